@@ -37,7 +37,7 @@ _MOST = {
     "subset_size": 10**9,
     "validate": 10**6,
 }
-_MOST_SECONDS = 1e9
+_MOST_SECONDS = 1e9  # 31 years; Python's locks wait for 9.2e9 s at most
 # These have a better check inside, which knows the samples, devices or ops. Its error comes first;
 # the annotation is asked if anything else breaks.
 _KNOWN_INSIDE = {
@@ -95,14 +95,14 @@ def checked(function: _F) -> _F:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        given = {**dict(zip(names, args, strict=False)), **options}
+        values = {**dict(zip(names, args, strict=False)), **options}
         hints = _hints_of(function)
-        for name, value in given.items():
+        for name, value in values.items():
             if name not in names:
                 near = did_you_mean(name, names).replace("'?", "='?")
                 near = near or f" Arguments: {', '.join(n for n in names if n != 'self')}."
-                called = function.__qualname__.removesuffix(".__init__")
-                raise ArgumentError(f"{called} has no argument {name}=.{near}")
+                callee = function.__qualname__.removesuffix(".__init__")
+                raise ArgumentError(f"{callee} has no argument {name}=.{near}")
             _check_most(name, value)
             if name not in _KNOWN_INSIDE:
                 _check(name, value, hints.get(name, Any))
@@ -111,8 +111,8 @@ def checked(function: _F) -> _F:
         except HeteroLabError:
             raise
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError):
-            for name in given:
-                _check(name, given[name], hints.get(name, Any))
+            for name in values:
+                _check(name, values[name], hints.get(name, Any))
             raise
 
     return typing.cast(_F, call)
@@ -133,13 +133,13 @@ def check_positive(name: str, value: object) -> None:
 
 def _check(name: str, value: Any, hint: Any) -> None:
     if not _fits(value, hint):
-        wanted = _described(hint)
-        way = next((f" {_WAYS[kind]}." for kind in re.findall(r"\w+", wanted) if kind in _WAYS), "")
+        words = _described(hint)
+        way = next((f" {_WAYS[kind]}." for kind in re.findall(r"\w+", words) if kind in _WAYS), "")
         way += f" For instance {_EXAMPLES[name]}." if name in _EXAMPLES else ""
-        kind, shown = type(value).__name__, repr(value)
+        kind, text = type(value).__name__, repr(value)
         # The repr of a result is long, so its kind is named instead.
-        given = f"{shown} ({kind})" if len(shown) <= 80 and shown.isprintable() else kind
-        raise ArgumentError(f"{name}= is {wanted}, not {given}.{way}")
+        actual = f"{text} ({kind})" if len(text) <= 80 and text.isprintable() else kind
+        raise ArgumentError(f"{name}= is {words}, not {actual}.{way}")
 
 
 def _check_most(name: str, value: Any) -> None:

@@ -35,15 +35,15 @@ class HeteroLabError(Exception):
             return shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
         frames = traceback.extract_tb(self.__traceback__)
         outside = itertools.takewhile(lambda f: not f.filename.startswith(_PACKAGE), frames)
-        own = [f for f in outside if f"{os.sep}IPython{os.sep}" not in f.filename]
-        shown = [_frame_text(shell, frame) for frame in own[-2:]]
-        return [*shown, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+        callers = [f for f in outside if f"{os.sep}IPython{os.sep}" not in f.filename]
+        lines = [_frame_text(shell, frame) for frame in callers[-2:]]
+        return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
 def _frame_text(shell: Any, frame: traceback.FrameSummary) -> str:
     """Return place and text of a line, as IPython shows them."""
-    named = shell and shell.compile.format_code_name(frame.filename)
-    place = " ".join(named) if named else frame.filename
+    code_name = shell and shell.compile.format_code_name(frame.filename)
+    place = " ".join(code_name) if code_name else frame.filename
     return f"{place}, line {frame.lineno}\n----> {frame.lineno} {frame.line or ''}"
 
 
@@ -137,17 +137,17 @@ def shorten(name: str, limit: int = 120) -> str:
 def last_line(error: BaseException) -> str:
     """Return the last line of an error of the runtime, the cause, below its trace; no full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _cut(lines[-1].rstrip(".") if lines else type(error).__name__)
+    return _abridge(lines[-1].rstrip(".") if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:
     """Return an error of the runtime as one sentence, without the lines of its trace."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
-    return _cut(" ".join(told) or type(error).__name__)
+    facts = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
+    return _abridge(" ".join(facts) or type(error).__name__)
 
 
-def _cut(text: str) -> str:
+def _abridge(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2].rsplit(' ', 1)[0]} …"
 
 
@@ -159,16 +159,16 @@ def names_at_hand(names: Iterable[str], most: int = 8) -> str:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` or an empty string."""
     every = list(names)
-    folded = [known for known in every if known.lower() == name.lower()]
-    close = folded or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
+    same = [n for n in every if n.lower() == name.lower()]
+    close = same or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
     return f" Did you mean {shorten(close[0])}?" if close else ""
 
 
 def unknown(fact: str, name: object, names: Iterable[str], kind: str, most: int = 8) -> str:
     """Return a message: ``fact`` and an unknown name, the one that was meant, those of its kind."""
-    every, text = [str(known) for known in names], str(name)
-    known = names_at_hand(every, most)
-    return f"{fact} {shorten(text)}.{did_you_mean(text, every)} {kind}: {known}."
+    every, text = [str(n) for n in names], str(name)
+    at_hand = names_at_hand(every, most)
+    return f"{fact} {shorten(text)}.{did_you_mean(text, every)} {kind}: {at_hand}."
 
 
 def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:

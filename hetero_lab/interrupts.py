@@ -232,16 +232,16 @@ def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwar
     """
     if not _is_main_thread():
         return function(*args, **options)
-    done: Future[_T] = Future()
+    outcome: Future[_T] = Future()
 
     def work() -> None:
         try:
-            done.set_result(function(*args, **options))
+            outcome.set_result(function(*args, **options))
         except BaseException as error:
-            done.set_exception(error)
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_S)
-    return done.result()
+    return outcome.result()

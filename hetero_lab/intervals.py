@@ -23,13 +23,13 @@ _ALPHA = 0.05  # of the test by which two placements differ
 # The half width of an interval, in standard deviations from compile to compile, that more turns
 # hardly narrow.
 NARROWEST = 1.1 * _Z_95
-_TRIMMED = 0.2
-_BATCHES = 10
-_RESAMPLES = 2000
-_LEAST_RESAMPLES = 200
+_TRIMMED = 0.2  # of each end: one disturbed turn of five does not count
+_BATCHES = 10  # of a long run: so few that each outlasts what keeps a machine busy
+_RESAMPLES = 2000  # 50 lie beyond each end of a 95 % interval
+_LEAST_RESAMPLES = 200  # then still 5 do
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
-_DRAWN_AT_ONCE = 1_000_000
-_SEED = 20260101
+_DRAWN_AT_ONCE = 1_000_000  # values, 8 MB
+_SEED = 20260101  # any: equal samples have equal intervals
 # Standard deviation of the log level of a run: all that a process runs can be faster or slower by a
 # fifth than in another one, minutes apart on a quiet machine.
 _BETWEEN_RUNS = 0.1
@@ -79,7 +79,7 @@ class Noise:
 
     def __str__(self) -> str:
         how = f"measured on {self.n_compiles} compiles" if self.is_measured else "assumed"
-        fixed = f" and {time_text(self.absolute_us)}" * (self.absolute_us >= _SHOWN_US)
+        fixed = f" and {time_text(self.absolute_us)}" if self.absolute_us >= _SHOWN_US else ""
         return f"{self.relative:.2%}{fixed} ({how})"
 
 
@@ -337,8 +337,8 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
     if abs(middle) <= half_width(0.0):  # of which SciPy may not make exactly 0
         p = 1.0
     elif half_width(_LEAST_LOG_P) > abs(middle):
-        found = optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0)
-        p = math.exp(float(found))  # pyright: ignore[reportArgumentType]
+        root = optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0)
+        p = math.exp(float(root))  # pyright: ignore[reportArgumentType]
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
 
@@ -357,14 +357,14 @@ def _mean_error(values: np.ndarray) -> tuple[float, float, int]:
     if len(values) >= 2 * _BATCHES:
         batches = np.array_split(values, _BATCHES)
         values = np.array([float(stats.trim_mean(batch, _TRIMMED)) for batch in batches])
-    cut = int(_TRIMMED * len(values))
+    n_trimmed = int(_TRIMMED * len(values))
     mean = float(stats.trim_mean(values, _TRIMMED))
     if len(values) < 2:
         return mean, float("inf"), 0
-    if not cut:
+    if not n_trimmed:
         return mean, float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1
     error = float(mstats.trimmed_stde(values, (_TRIMMED, _TRIMMED)))
-    return mean, error, len(values) - 2 * cut - 1
+    return mean, error, len(values) - 2 * n_trimmed - 1
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -467,8 +467,8 @@ def rank_groups(
             if any(adjusted[start, j] < alpha for j in range(start + 1, end)):
                 break
             count, evidence, _ = best[start]
-            cut = float(np.log(max(plain[start - 1, start], 1e-300))) if start else 0.0
-            options.append((count + 1, evidence + cut, start))
+            log_p = float(np.log(max(plain[start - 1, start], 1e-300))) if start else 0.0
+            options.append((count + 1, evidence + log_p, start))
         best.append(min(options))
     groups = [0] * n
     end = n

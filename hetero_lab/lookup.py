@@ -63,13 +63,13 @@ class Face(ModuleType):
         where = self._homes[name]
         if where == "hetero_lab":
             return imported(f"hetero_lab.{name}", name)
-        found = getattr(imported(where, name), name)
-        if isinstance(found, FunctionType):
+        value = getattr(imported(where, name), name)
+        if isinstance(value, FunctionType):
             from hetero_lab import arguments, interrupts  # so late that `import` is quick
 
-            found = interrupts.guarded(arguments.checked(found))
-        setattr(self, name, found)
-        return found
+            value = interrupts.guarded(arguments.checked(value))
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
         return sorted({*self._homes, *(name for name in vars(self) if name.startswith("__"))})
@@ -106,8 +106,8 @@ def annex(what: str) -> Any:
 
 def annex_for(what: str, result: object) -> Any:
     """Return what does something for results of this class; ``None`` without one."""
-    own = (kind for kind in type(result).__mro__ if kind.__module__.startswith("hetero_lab."))
-    entries = (entry for kind in own if (entry := f"{what} of {kind.__name__}") in ANNEXES)
+    kinds = (kind for kind in type(result).__mro__ if kind.__module__.startswith("hetero_lab."))
+    entries = (entry for kind in kinds if (entry := f"{what} of {kind.__name__}") in ANNEXES)
     return next(map(annex, entries), None)
 
 

@@ -80,13 +80,13 @@ def run_child(
         start_new_session=True,
     ) as child:
         try:
-            said = interruptible(child.communicate, timeout=timeout_s)
+            output = interruptible(child.communicate, timeout=timeout_s)
         except BaseException:
             if sys.platform != "win32":
                 os.killpg(child.pid, signal.SIGKILL)
             child.kill()
             raise
-    return subprocess.CompletedProcess(command, child.returncode, *said)
+    return subprocess.CompletedProcess(command, child.returncode, *output)
 
 
 def launch(
@@ -145,11 +145,11 @@ class ForkedProcess:
         """Return the exit code; TimeoutExpired if it runs, or its code was lost with the server."""
         with self._lock:
             if self._status is not None and wait([self._status.fileno()], timeout):
-                told = self._status.read(EXIT_CODE.size)
+                content = self._status.read(EXIT_CODE.size)
                 self._status.close()
                 self._status = None
-                if told:
-                    (self._code,) = EXIT_CODE.unpack(told)
+                if content:
+                    (self._code,) = EXIT_CODE.unpack(content)
         if self._status is None and self._code is None and self._process is not None:
             psutil.wait_procs([self._process], timeout)  # the server ended before it
         if self._code is None:
@@ -273,7 +273,7 @@ class ForkServer:
             self.close()  # it was idle for long
         if self._socket is None or conditions != self._conditions:
             self.close()
-            own, its_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            our_end, its_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with its_end:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", SERVER],
@@ -282,7 +282,7 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     env=_environment(OPENBLAS_NUM_THREADS="1"),  # else its import starts threads
                 )
-            self._socket, self._conditions = own, conditions
+            self._socket, self._conditions = our_end, conditions
         self._socket.settimeout(None if math.isinf(timeout_s) else timeout_s)
         while module not in self._imported:
             if not self._importing:

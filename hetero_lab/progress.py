@@ -20,10 +20,10 @@ from tqdm.auto import tqdm
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 
-_APPEARS_S = 2.0
-_EVERY_S = 0.5
+_APPEARS_S = 2.0  # a shorter call shows nothing
+_EVERY_S = 0.5  # often enough to be seen to move
 _STUCK_S = 1.5  # time without a step after which the other thread draws
-_EVERY_IN_A_LOG_S = 30.0
+_EVERY_IN_A_LOG_S = 30.0  # there, every line stays
 _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed}{postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s{postfix}"
 _OPEN = "{desc}: {elapsed}{postfix}"
@@ -89,7 +89,7 @@ class Progress(AbstractContextManager["Progress"]):
     ):
         self._began = self._drawn = now()
         self.budget_s = budget_s
-        counted = _OPEN if total is None else _COUNTED
+        form = _OPEN if total is None else _COUNTED
         self._bar = tqdm(
             desc=what,
             total=total if budget_s is None else budget_s,
@@ -97,7 +97,7 @@ class Progress(AbstractContextManager["Progress"]):
             disable=not show,
             delay=_APPEARS_S,
             leave=False,
-            bar_format=counted if budget_s is None else _TIMED,
+            bar_format=form if budget_s is None else _TIMED,
         )
         if show:
             self._bar.leave = self._bar.gui  # a notebook keeps it, full and green

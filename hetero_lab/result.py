@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def told(verdict: str) -> tuple[str, list[str], list[str]]:
+def split_verdict(verdict: str) -> tuple[str, list[str], list[str]]:
     """Split a verdict: the answer, its reasons, and the details, which follow an empty line."""
     above, _, details = verdict.partition("\n\n")
     answer, *reasons = above.splitlines() or [""]
@@ -23,7 +23,7 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
 
 
 def _plain(write: Callable[..., str]) -> Callable[..., str]:
-    return wraps(write)(lambda *given, **options: plain_text(write(*given, **options)))
+    return wraps(write)(lambda *args, **options: plain_text(write(*args, **options)))
 
 
 class Displayed:
@@ -46,7 +46,7 @@ class Displayed:
         """Return the sentences below the tables, folded up."""
         return ()
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         """Return the tables to show, each under its title."""
         return {}
 
@@ -55,16 +55,16 @@ class Displayed:
 
         What is missing, or no finite number, is None. Units are the suffixes of the columns.
         """
-        tables = getattr(self, "tables", None) or self._shown()
-        said = [self._answer(), *self._sentences()]
+        tables = getattr(self, "tables", None) or self._front_tables()
+        sentences = [self._answer(), *self._sentences()]
         return {
-            "verdict": str(getattr(self, "verdict", " ".join(filter(None, said)))),
+            "verdict": str(getattr(self, "verdict", " ".join(filter(None, sentences)))),
             "notes": [str(note) for note in getattr(self, "notes", ())],
             "tables": {name or "summary": records(frame) for name, frame in tables.items()},
         }
 
     def _repr_html_(self) -> str:
-        tables = [table_cells(frame, title) for title, frame in self._shown().items()]
+        tables = [table_cells(frame, title) for title, frame in self._front_tables().items()]
         answer, sentences, details = self._answer(), self._sentences(), self._details()
         return str(template("result.html").module.result(answer, sentences, tables, details))
 
@@ -76,7 +76,7 @@ class Framed(Displayed):
         """Return the table."""
         raise NotImplementedError
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         return {"": self.to_frame()}
 
 
@@ -91,22 +91,22 @@ class Result(Displayed):
     _TABLES: ClassVar[tuple[str, ...]] = ("summary",)
 
     def _answer(self) -> str:
-        return told(getattr(self, "verdict", ""))[0]
+        return split_verdict(getattr(self, "verdict", ""))[0]
 
     def _sentences(self) -> Sequence[str]:
         """Return the reasons and the notes of a result that has a verdict, otherwise its repr."""
-        verdict = getattr(self, "verdict", None)
-        return [repr(self)] if verdict is None else [*told(verdict)[1], *getattr(self, "notes", ())]
+        verdict, notes = getattr(self, "verdict", None), getattr(self, "notes", ())
+        return [repr(self)] if verdict is None else [*split_verdict(verdict)[1], *notes]
 
     def _details(self) -> Sequence[str]:
-        return told(getattr(self, "verdict", ""))[2]
+        return split_verdict(getattr(self, "verdict", ""))[2]
 
     @cached_property
     def tables(self) -> Tables:
         """All tables, DataFrames by name."""
         return Tables({name: getattr(self, name) for name in self._TABLES})
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         return {"": next(iter(self.tables.values()))}
 
     @checked

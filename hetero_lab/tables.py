@@ -38,7 +38,7 @@ from hetero_lab.terminal import columns, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of every stored JSON file; a file of another one is refused
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
 _MOST = 2**63  # of a whole number: so many bits hold it
@@ -89,9 +89,9 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def json_value(value: Any) -> Any:
     """Return a value as JSON holds it: what is missing or no finite number is None."""
     if isinstance(value, Mapping):
-        return {str(key): json_value(held) for key, held in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_value(held) for held in value]
+        return [json_value(item) for item in value]
     value = value.item() if hasattr(value, "item") else value  # NumPy's
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -224,9 +224,9 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     except StoredFileError:
         raise
     except Exception as error:
-        known = "" if isinstance(error, HeteroLabError) else f"{type(error).__name__}: "
+        prefix = "" if isinstance(error, HeteroLabError) else f"{type(error).__name__}: "
         is_json = isinstance(error, json.JSONDecodeError)
-        why = f"{unread(error)}." if is_json else f"{known}{reason(error)}"
+        why = f"{unread(error)}." if is_json else f"{prefix}{reason(error)}"
         message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
         raise StoredFileError(message) from error
 
@@ -247,8 +247,8 @@ def unread(error: Exception) -> str:
         return "it is no text in UTF-8"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return "there is no such file"
-    told = error.strerror if isinstance(error, OSError) else None
-    return f"{told[0].lower()}{told[1:]}" if told else reason(error)
+    cause = error.strerror if isinstance(error, OSError) else None
+    return f"{cause[0].lower()}{cause[1:]}" if cause else reason(error)
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = _MOST_BYTES) -> bytes:
@@ -356,8 +356,8 @@ def _opened_special(target: Path) -> IO[bytes]:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             descriptor = stream.fileno()
-            own, there = os.fstat(descriptor), os.stat(target)
-            if there.st_ino and os.path.samestat(own, there):  # 0: a console or NUL of Windows
+            ours, there = os.fstat(descriptor), os.stat(target)
+            if there.st_ino and os.path.samestat(ours, there):  # 0: a console or NUL of Windows
                 stream.flush()
                 return os.fdopen(os.dup(descriptor), "wb")
     return open(target, "ab")
@@ -413,8 +413,8 @@ def scratch_directory(
                 shutil.rmtree(leftover, ignore_errors=True)
     try:
         for tries_left in reversed(range(_TRIES)):
-            made = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
-            with made as name, _locked(name) as is_ours:
+            temp = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+            with temp as name, _locked(name) as is_ours:
                 # Before it is locked, somebody else may take it for a leftover and remove it. Where
                 # nothing can be locked, nobody does.
                 if (is_ours and os.path.isdir(name)) or not tries_left:
@@ -507,38 +507,38 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     those that would say a thing twice: the label beside the configuration, raw latencies.
     """
     whole = frame.astype("object").where(frame.notna(), None)  # of NaN, None and NA just None
-    given = {str(name): whole[name].tolist() for name in whole.columns}
-    lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
-    ends = {value: low for low in lows if (value := estimate_of(low, given))}
+    raw = {str(name): whole[name].tolist() for name in whole.columns}
+    lows = [name for name in raw if re.search("_low(_|$)", f"_{name}")]
+    ends = {value: low for low in lows if (value := estimate_of(low, raw))}
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
-    shown: dict[str, list[str]] = {}
-    for name, values in given.items():
-        is_twice = name.startswith("raw_") or (name == "label" and "configuration" in given)
+    texts: dict[str, list[str]] = {}
+    for name, values in raw.items():
+        is_twice = name.startswith("raw_") or (name == "label" and "configuration" in raw)
         if is_twice or name in inside or (values and all(v in (None, "") for v in values)):
             continue
         cells = [_value_text(name, value) for value in values]
         heading = heading_of(name)
         if name in ends:
-            bounds = (given[ends[name].replace("low", end)] for end in ("low", "high"))
+            bounds = (raw[ends[name].replace("low", end)] for end in ("low", "high"))
             write = partial(_value_text, name)
             rows = zip(values, *bounds, strict=True)
             cells = [interval_text(value, low, high, write) for value, low, high in rows]
             heading += "  [95 %]" if "ci95" in ends[name] else "  [90 %]"
-        shown[heading if heading not in shown else name.replace("_", " ")] = cells
-    return shown
+        texts[heading if heading not in texts else name.replace("_", " ")] = cells
+    return texts
 
 
 def text_table(frame: pd.DataFrame) -> str:
     """Return :func:`readable` for a terminal."""
-    shown = readable(frame)
-    return columns([[heading.upper() for heading in shown], *zip(*shown.values(), strict=True)])
+    texts = readable(frame)
+    return columns([[heading.upper() for heading in texts], *zip(*texts.values(), strict=True)])
 
 
-def estimate_of(low: str, given: Collection[str]) -> str:
+def estimate_of(low: str, columns: Collection[str]) -> str:
     """Return the column of the values whose intervals begin in the column ``low``, if any."""
     names = [low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us"]
     names = names if "ci95" in low else [low.replace("_low", "")]
-    return next((name for name in names if name in given and name != low), "")
+    return next((name for name in names if name in columns and name != low), "")
 
 
 def heading_of(name: str) -> str:

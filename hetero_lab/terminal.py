@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_WIDE = 80
+_WIDE = 80  # characters of an ordinary terminal: a longer cell does not widen its column
 _BARE = re.compile(r"[\w.:/\\=+-]+")  # words that no shell of Windows takes apart
 _NARROW = 60  # columns of a terminal in which a table would be broken up
 # What the log of a CI takes for a command: ::error:: at the start of a text, ##[error], ##vso[.
@@ -23,11 +23,11 @@ def plain_text(text: str) -> str:
     Everything that is printed and may have come from a file goes through here: control characters,
     also those that turn the direction of writing, become blanks, and commands lose their form.
     """
-    shown = text if text.isprintable() else "".join(map(_shown, text))
-    return _COMMAND.sub(r"\g<0> ", shown)
+    text = text if text.isprintable() else "".join(map(_printable, text))
+    return _COMMAND.sub(r"\g<0> ", text)
 
 
-def _shown(character: str) -> str:
+def _printable(character: str) -> str:
     return character if character.isprintable() or character == "\n" else " "
 
 
@@ -41,17 +41,17 @@ def one_line(value: str, width: int = 200) -> str:
 
     That is the middle, or what stands before a last bracket.
     """
-    shown = plain_text(value).replace("\n", " ")
-    if len(shown) <= width:
-        return shown
-    bracket = len(shown) - shown.rfind(" (") if shown.endswith(")") else width
+    line = plain_text(value).replace("\n", " ")
+    if len(line) <= width:
+        return line
+    bracket = len(line) - line.rfind(" (") if line.endswith(")") else width
     tail = bracket if bracket < 0.7 * width else width // 2
-    return f"{shown[: width - 1 - tail]}…{shown[len(shown) - tail :]}"
+    return f"{line[: width - 1 - tail]}…{line[len(line) - tail :]}"
 
 
 def command_line(program: str, *more: str) -> str:
     """Return a command that can be pasted into a shell; the program is one of this environment."""
-    return pasted([_found(program), *more])
+    return pasted([_command_word(program), *more])
 
 
 def pasted(words: Sequence[str], windows: bool = os.name == "nt") -> str:
@@ -63,20 +63,20 @@ def pasted(words: Sequence[str], windows: bool = os.name == "nt") -> str:
     return " ".join(w if _BARE.fullmatch(w) else q for w, q in zip(words, quoted, strict=True))
 
 
-def _found(program: str) -> str:
+def _command_word(program: str) -> str:
     """Return a program as a shell finds it: as it was called, if the PATH lacks it.
 
     Without a command line, as in Jupyter, it is the name.
     """
-    called = Path(sys.argv[0])
-    if called.stem != "hetero-lab" and called.parts[-2:] != ("hetero_lab", "__main__.py"):
+    script = Path(sys.argv[0])
+    if script.stem != "hetero-lab" and script.parts[-2:] != ("hetero_lab", "__main__.py"):
         return program
     beside, here = Path(sys.executable).with_name(program), Path.cwd()
-    known = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
-    own = sys.argv[0] if called.stem == program else known
+    path = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    word = sys.argv[0] if script.stem == program else path
     first = shutil.which(program)
-    of_path = first and Path(first).parent.samefile(Path(own).parent)
-    return program if of_path else own
+    of_path = first and Path(first).parent.samefile(Path(word).parent)
+    return program if of_path else word
 
 
 def count_of(n: int, noun: str) -> str:
@@ -94,20 +94,20 @@ def first_of(items: Sequence[str], most: int, noun: str = "") -> str:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of text in columns, the first row being the heading."""
-    shown = [[plain_text(cell).replace("\n", " ") for cell in row] for row in rows]
+    cells = [[plain_text(cell).replace("\n", " ") for cell in row] for row in rows]
     # A long last cell of a row must not widen the column for all others.
     widths = [
-        max((len(row[i]) for row in shown if len(row[i]) <= _WIDE), default=0)
-        for i in range(len(shown[0]))
+        max((len(row[i]) for row in cells if len(row[i]) <= _WIDE), default=0)
+        for i in range(len(cells[0]))
     ]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
+        for row in cells
     ]
     terminal = shutil.get_terminal_size().columns
     if terminal < _NARROW and max(map(len, lines)) > terminal:  # a line a cell
         lines = [
-            "".join(f"{n.lower()}: {c}\n" for n, c in zip(shown[0], row, strict=True) if c)
-            for row in shown[1:]
+            "".join(f"{n.lower()}: {c}\n" for n, c in zip(cells[0], row, strict=True) if c)
+            for row in cells[1:]
         ]
     return "\n".join(lines)

@@ -95,7 +95,7 @@ class Classification(Result):
     def _sentences(self) -> list[str]:
         return [self.image]
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.table.drop(columns=["image"])}
 
     def _class_lines(self) -> Iterator[str]:

@@ -202,7 +202,7 @@ class Recovered(Result):
     def __repr__(self) -> str:
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         shown = [
             "configuration", "median_us", "ratio", "accuracy", "accuracy_ci95_low",
             "accuracy_ci95_high", "accuracy_drop", "accuracy_drop_ci95_low",

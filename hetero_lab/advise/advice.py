@@ -185,7 +185,7 @@ class Advice(Result):
     def __str__(self) -> str:
         return f"{self.verdict}\n"
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": ranking(self.summary)}
 
 

@@ -47,64 +47,62 @@ if TYPE_CHECKING:
 _SENTENCE = re.compile('(?<=class="note">)[^<]*')  # of a page
 
 
-def call(given: Namespace, name: str, **more: Any) -> Any:
+def call(args: Namespace, name: str, **more: Any) -> Any:
     """Call a public function with the given options; ``more`` overrides them."""
     function = attrgetter(name)(hl)
-    known = inspect.signature(function).parameters
-    said = options.arguments(given, function, given.options)
-    made = {name: make(given) for name, make in _MADE.items() if name in known and name not in more}
-    return until_interrupted(function, **{**said, **made, **more})
+    names = inspect.signature(function).parameters
+    arguments = options.arguments(args, function, args.options)
+    parts = {name: make(args) for name, make in _MAKE.items() if name in names and name not in more}
+    return until_interrupted(function, **{**arguments, **parts, **more})
 
 
-def sweep(given: Namespace) -> Any:
+def sweep(args: Namespace) -> Any:
     """Measure many placements in turn."""
-    model = prepared(given)
-    first = hl.Priorities.parse(given.devices)
-    orders = hl.priority_orders(first.devices) if given.orders == "all" else [first]
+    model = prepared(args)
+    first = hl.Priorities.parse(args.devices)
+    orders = hl.priority_orders(first.devices) if args.orders == "all" else [first]
     affinities = {str(order): hl.Affinity.automatic(model, order.devices) for order in orders}
-    for text in given.fix:
+    for text in args.fix:
         automatic = affinities[str(first)]
         affinities[f"{first} with {text}"] = automatic.fix(patterns=values.fixes([text]))
-    placements = [hl.Placement(a, label, given.contrast) for label, a in affinities.items()]
-    return call(
-        given, "sweep", placements=placements, budget_s=None if given.turns else given.budget
-    )
+    placements = [hl.Placement(a, label, args.contrast) for label, a in affinities.items()]
+    return call(args, "sweep", placements=placements, budget_s=None if args.turns else args.budget)
 
 
-def sweep_fixes(given: Namespace, cell: str) -> Any:
+def sweep_fixes(args: Namespace, cell: str) -> Any:
     """Measure a placement against the same with the fixes of a cell's lines."""
-    start, given.fix = placement_of(given), [*given.fix, *values.cell_fixes(cell)]
-    fixed = replace(placement_of(given), label="with the fixes")
-    grid = {"executor": [given.executor or "hetero"], "requests": [int(given.requests or 1)]}
-    budget_s = 30.0 if given.budget is None else given.budget
+    start, args.fix = placement_of(args), [*args.fix, *values.cell_fixes(cell)]
+    fixed = replace(placement_of(args), label="with the fixes")
+    grid = {"executor": [args.executor or "hetero"], "requests": [int(args.requests or 1)]}
+    budget_s = 30.0 if args.budget is None else args.budget
     more = {"grid": grid, "budget_s": budget_s, "isolate": True}
-    return call(given, "sweep", placements=[start, fixed], **more)
+    return call(args, "sweep", placements=[start, fixed], **more)
 
 
-def optimize(given: Namespace) -> Any:
+def optimize(args: Namespace) -> Any:
     """Find the fastest placement and prove it."""
-    result = call(given, "optimize")
+    result = call(args, "optimize")
     if isinstance(result, hl.CostModel):  # interrupted before anything was proven
-        kept = _kept("costs", given)
-        if kept is not None:
-            result.to_json(kept)
-        more = f" What was learnt is kept: the same with --costs {kept} goes on." if kept else ""
+        path = _cache_file("costs", args)
+        if path is not None:
+            result.to_json(path)
+        more = f" What was learnt is kept: the same with --costs {path} goes on." if path else ""
         raise KeyboardInterrupt(f"Nothing was proven by then.{more}")
-    given.affinity_out = given.affinity_out or _kept("optimize", given)
+    args.affinity_out = args.affinity_out or _cache_file("optimize", args)
     return result
 
 
-def simplify(given: Namespace) -> Any:
+def simplify(args: Namespace) -> Any:
     """Say why there are so many subgraphs, and which change leaves few."""
-    result = call(given, "simplify")
+    result = call(args, "simplify")
     if result.best is not None:
-        given.affinity_out = given.affinity_out or _kept("simplify", given)
+        args.affinity_out = args.affinity_out or _cache_file("simplify", args)
     return result
 
 
-def _kept(command: str, given: Namespace) -> str | None:
+def _cache_file(command: str, args: Namespace) -> str | None:
     """Return where the next command finds an affinity: in the cache, if that can be written."""
-    name = re.sub(r"[^\w.-]", "_", Path(str(given.model)).stem)[:60]
+    name = re.sub(r"[^\w.-]", "_", Path(str(args.model)).stem)[:60]
     with contextlib.suppress(OutputPathError):
         path = make_directory(cache_dir() / "found") / f"{command}-{name}.json"
         check_writable(path)
@@ -112,42 +110,42 @@ def _kept(command: str, given: Namespace) -> str | None:
     return None
 
 
-def plan(given: Namespace) -> Planned:
+def plan(args: Namespace) -> Planned:
     """Measure or read the costs, plan, look for awkward topologies."""
-    costs, source = _costs(given)
-    found = call(given, "plan", costs=costs, budget_s=given.time_limit)
+    costs, source = _costs(args)
+    result = call(args, "plan", costs=costs, budget_s=args.time_limit)
     try:
-        findings, unchecked = hl.lint(prepared(given), found.affinity, costs), ""
+        findings, unchecked = hl.lint(prepared(args), result.affinity, costs), ""
     except DeviceError as error:  # planned for devices of another machine
         findings, unchecked = None, str(error)
-    files = (given.costs if source == MEASURED else None, given.affinity_out, given.html)
-    return Planned(found, costs, source, findings, unchecked, tuple(f for f in files if f))
+    files = (args.costs if source == MEASURED else None, args.affinity_out, args.html)
+    return Planned(result, costs, source, findings, unchecked, tuple(f for f in files if f))
 
 
-def advise(given: Namespace) -> Any:
+def advise(args: Namespace) -> Any:
     """Say what to deploy, with options in place of arguments."""
-    if given.deploy is not None:  # before minutes of measuring
-        annex("deploy")(given.deploy, prepared(given))
-    found = call(given, "advise")
-    return replace(found, verdict=options.spelled(found.verdict))
+    if args.deploy is not None:  # before minutes of measuring
+        annex("deploy")(args.deploy, prepared(args))
+    advice = call(args, "advise")
+    return replace(advice, verdict=options.spelled(advice.verdict))
 
 
-def machine(given: Namespace) -> Any:
+def machine(args: Namespace) -> Any:
     """Plan several models on one machine, as a file says; options win over the file."""
-    asked = values.read_machine(given.config)
-    if given.deploy is not None:  # before minutes of measuring
-        for name, demand in asked["demands"].items():
-            annex("deploy")(os.path.join(given.deploy, name), demand.model)
-    said = options.arguments(given, hl.machine, given.options)
-    return until_interrupted(hl.machine, **{**asked, **said})
+    arguments = values.read_machine(args.config)
+    if args.deploy is not None:  # before minutes of measuring
+        for name, demand in arguments["demands"].items():
+            annex("deploy")(os.path.join(args.deploy, name), demand.model)
+    overrides = options.arguments(args, hl.machine, args.options)
+    return until_interrupted(hl.machine, **{**arguments, **overrides})
 
 
-def export(given: Namespace) -> str:
+def export(args: Namespace) -> str:
     """Return what another runtime needs, and save the model with its placement if asked to."""
-    text = call(given, "interop.recipe")
-    if given.placed is not None:
-        hl.save(prepared(given), placement_of(given), given.placed)
-        file = Path(given.placed).as_posix()
+    text = call(args, "interop.recipe")
+    if args.placed is not None:
+        hl.save(prepared(args), placement_of(args), args.placed)
+        file = Path(args.placed).as_posix()
         text = re.sub(r"\b(model|placed)\.xml", lambda _: file, text)
     comments, brace, content = text.partition("\n{")
     if brace:  # a file of JSON has no comments
@@ -155,46 +153,46 @@ def export(given: Namespace) -> str:
     return f"{{{content}" if brace else text
 
 
-def apply(given: Namespace) -> Any:
+def apply(args: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
     from hetero_lab.devices.core import bind
     from hetero_lab.model.read import prepare
 
-    if not os.path.exists(given.stored):
+    if not os.path.exists(args.stored):
         raise ArgumentError(
-            f"{shorten(given.stored)} does not exist. Name an affinity, as hetero-lab plan "
+            f"{shorten(args.stored)} does not exist. Name an affinity, as hetero-lab plan "
             "--affinity-out writes it, or the directory of a frozen placement."
         )
-    iterations = 100 if given.iterations is None else given.iterations
+    iterations = 100 if args.iterations is None else args.iterations
     check_whole("iterations", iterations, least=1)
-    if os.path.isdir(given.stored):
-        if given.property:
+    if os.path.isdir(args.stored):
+        if args.property:
             raise ArgumentError(
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
-        if not given.shape:
+        if not args.shape:
             with contextlib.suppress(ModelError):  # of another model, which the profile says
-                given.prepared = prepare(given.model, _shapes_in(given.stored))
+                args.prepared = prepare(args.model, _shapes_in(args.stored))
         measure = annex("profile of a frozen placement")
-        bound = bind(prepared(given))
-        return measure(bound, given.stored, inputs=given.input, iterations=iterations)
-    stored = values.read_placement(given.stored, prepared(given))
-    stored.affinity.check_model(prepared(given).graph)
-    placement = stored.with_properties(_properties_of(given, stored.devices))
-    placement = replace(placement, label=text_of(Path(given.stored).name))
-    return call(given, "profile", placement=placement, iterations=iterations, counters=False)
+        bound = bind(prepared(args))
+        return measure(bound, args.stored, inputs=args.input, iterations=iterations)
+    stored = values.read_placement(args.stored, prepared(args))
+    stored.affinity.check_model(prepared(args).graph)
+    placement = stored.with_properties(_properties_of(args, stored.devices))
+    placement = replace(placement, label=text_of(Path(args.stored).name))
+    return call(args, "profile", placement=placement, iterations=iterations, counters=False)
 
 
 # -- from options to arguments -------------------------------------------------------------------
 
 
-def prepared(given: Namespace) -> PreparedModel:
+def prepared(args: Namespace) -> PreparedModel:
     """Return the model with its shapes, read once."""
     from hetero_lab.model.read import prepare
 
-    if given.prepared is None:
-        given.prepared = prepare(given.model, values.shapes(given.shape))
-    return given.prepared
+    if args.prepared is None:
+        args.prepared = prepare(args.model, values.shapes(args.shape))
+    return args.prepared
 
 
 def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
@@ -208,8 +206,8 @@ def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
     return {input_name(port): list(port.shape) for port in inputs} or None
 
 
-def _scenario(given: Namespace) -> hl.Scenario | None:
-    prompt, new = (vars(given).get(name) for name in ("prompt_tokens", "new_tokens"))
+def _scenario(args: Namespace) -> hl.Scenario | None:
+    prompt, new = (vars(args).get(name) for name in ("prompt_tokens", "new_tokens"))
     if prompt is None and new is None:
         return None
     if prompt is None or new is None:
@@ -217,94 +215,94 @@ def _scenario(given: Namespace) -> hl.Scenario | None:
     return hl.Scenario(prompt, new)
 
 
-def _devices(given: Namespace) -> tuple[str, ...]:
+def _devices(args: Namespace) -> tuple[str, ...]:
     """Return the devices of ``-d``, or all that are here."""
     from hetero_lab.devices.core import shared_core
     from hetero_lab.devices.devices import device_names
 
-    if given.devices is None:
+    if args.devices is None:
         return tuple(device_names(shared_core()))
-    return hl.Priorities.parse(given.devices).devices
+    return hl.Priorities.parse(args.devices).devices
 
 
-def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _properties_of(args: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the properties of each device."""
     from hetero_lab.devices.properties import merged_properties
 
-    own = values.properties(given.property)
-    _check_owners(own, devices)
-    together = merged_properties(given.contrast, own)
+    properties = values.properties(args.property)
+    _check_owners(properties, devices)
+    together = merged_properties(args.contrast, properties)
     return {device: together[device] for device in devices if together.get(device)}
 
 
-def placement_of(given: Namespace) -> hl.Placement:
+def placement_of(args: Namespace) -> hl.Placement:
     """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
     from hetero_lab.devices.properties import merged_properties
     from hetero_lab.placement.priorities import device_list
 
-    own = values.properties(given.property)
-    fixes = values.fixes(given.fix)
-    start = _start(given)
-    placed = start.affinity.fix(patterns=fixes) if fixes else start.affinity
-    named = device_list(given.device) if given.device else ()
-    _check_owners(own, [*dict.fromkeys([*placed.devices, *named])])
+    properties = values.properties(args.property)
+    fixes = values.fixes(args.fix)
+    start = _start(args)
+    affinity = start.affinity.fix(patterns=fixes) if fixes else start.affinity
+    devices = device_list(args.device) if args.device else ()
+    _check_owners(properties, [*dict.fromkeys([*affinity.devices, *devices])])
     return replace(
         start,
-        affinity=placed,
-        label=f"{start.label} with {', '.join(given.fix)}" if given.fix else start.label,
-        device_properties=merged_properties(given.contrast, start.device_properties, own),
-        direct=start.direct and placed == start.affinity,
+        affinity=affinity,
+        label=f"{start.label} with {', '.join(args.fix)}" if args.fix else start.label,
+        device_properties=merged_properties(args.contrast, start.device_properties, properties),
+        direct=start.direct and affinity == start.affinity,
     )
 
 
-def _side(name: str, given: Namespace) -> Any:
+def _side(name: str, args: Namespace) -> Any:
     """Return the placement of an option: a text, or the affinity in a file."""
-    text = vars(given).get(name) or ""
+    text = vars(args).get(name) or ""
     is_file = text.lower().endswith((".json", ".csv"))
-    return values.read_affinity(text, prepared(given)) if is_file else text or None
+    return values.read_affinity(text, prepared(args)) if is_file else text or None
 
 
-_MADE: dict[str, Callable[[Namespace], Any]] = {
+_MAKE: dict[str, Callable[[Namespace], Any]] = {
     "model": prepared,
     "placement": placement_of,
     "scenario": _scenario,
     "devices": _devices,
-    "device_properties": lambda given: _properties_of(given, _devices(given)) or None,
-    "sample": lambda given: given.model,
+    "device_properties": lambda args: _properties_of(args, _devices(args)) or None,
+    "sample": lambda args: args.model,
     **{name: partial(_side, name) for name in ("before", "after", "baseline")},
 }
 
 
-def _start(given: Namespace) -> hl.Placement:
+def _start(args: Namespace) -> hl.Placement:
     """Return the placement before fixes."""
     from hetero_lab.devices.core import bind
     from hetero_lab.placement.placement import resolve
 
-    if given.affinity is None:
-        if given.device is None:
+    if args.affinity is None:
+        if args.device is None:
             raise ArgumentError(
                 "Name the device, -d HETERO:GPU,CPU or -d CPU, or a placement, --affinity FILE. "
                 f"Devices: {_devices_here()}."
             )
-        return resolve(bind(prepared(given)), given.device).placement
-    start = given.affinity
+        return resolve(bind(prepared(args)), args.device).placement
+    start = args.affinity
     if isinstance(start, str | os.PathLike):
-        start = values.read_placement(start, prepared(given))
-    start.affinity.check_model(prepared(given).graph)
-    if given.device is not None:
-        named = hl.Priorities.parse(given.device).devices
-        others = [device for device in start.affinity.devices if device not in named]
+        start = values.read_placement(start, prepared(args))
+    start.affinity.check_model(prepared(args).graph)
+    if args.device is not None:
+        devices = hl.Priorities.parse(args.device).devices
+        others = [device for device in start.affinity.devices if device not in devices]
         if others:
             raise ArgumentError(
-                f"The affinity uses {names_at_hand(others)}, which -d {given.device} does not "
+                f"The affinity uses {names_at_hand(others)}, which -d {args.device} does not "
                 "name. Leave -d out: an affinity says the device of every op."
             )
     return start
 
 
-def _check_owners(own: Iterable[str], devices: Sequence[str]) -> None:
+def _check_owners(owners: Iterable[str], devices: Sequence[str]) -> None:
     """Raise for a property that nothing would use."""
-    for owner in own:
+    for owner in owners:
         if owner not in devices:
             raise PropertyError(
                 f"--property {owner}.… would change nothing: the devices are {', '.join(devices)}."
@@ -315,31 +313,31 @@ def _devices_here() -> str:
     return ", ".join(_devices(Namespace(devices=None)))
 
 
-def _costs(given: Namespace) -> tuple[hl.CostModel, str]:
+def _costs(args: Namespace) -> tuple[hl.CostModel, str]:
     """Return the costs to plan with, and their origin."""
-    if given.costs is not None and not isinstance(given.costs, str):
-        return _checked(given, given.costs), "given as a variable"
-    if given.costs is not None and os.path.exists(given.costs):
-        return _checked(given, hl.CostModel.from_json(given.costs)), f"from {given.costs}"
-    if given.devices is None:
+    if args.costs is not None and not isinstance(args.costs, str):
+        return _checked(args, args.costs), "given as a variable"
+    if args.costs is not None and os.path.exists(args.costs):
+        return _checked(args, hl.CostModel.from_json(args.costs)), f"from {args.costs}"
+    if args.devices is None:
         raise ArgumentError(f"Name two devices or more: -d GPU,CPU. Devices: {_devices_here()}.")
-    if given.costs is not None:
-        check_writable(given.costs)
-    _check_pins(given)
-    costs = call(given, "calibrate")
-    if given.costs is not None:
-        costs.to_json(given.costs)
+    if args.costs is not None:
+        check_writable(args.costs)
+    _check_pins(args)
+    costs = call(args, "calibrate")
+    if args.costs is not None:
+        costs.to_json(args.costs)
     if costs.interrupted:
-        told = f"The costs measured by then are in {given.costs}."
-        raise KeyboardInterrupt(told if given.costs is not None else "")
+        message = f"The costs measured by then are in {args.costs}."
+        raise KeyboardInterrupt(message if args.costs is not None else "")
     return costs, MEASURED
 
 
-def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
+def _checked(args: Namespace, costs: hl.CostModel) -> hl.CostModel:
     """Return stored costs if they hold for the model, the devices and their properties."""
     from hetero_lab.placement.priorities import device_list
 
-    text = given.devices
+    text = args.devices
     # A plan from stored costs needs no device, so the devices may be absent.
     if text is not None and device_list(text) != costs.devices:
         raise ArgumentError(
@@ -347,11 +345,11 @@ def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
             f"{','.join(costs.devices)}, in this order. Leave -d out, or measure anew with "
             "another --costs."
         )
-    costs.check_graph(prepared(given).graph)
-    for device, properties in values.properties(given.property).items():
-        held = costs.device_properties.get(device, {})
+    costs.check_graph(prepared(args).graph)
+    for device, properties in values.properties(args.property).items():
+        of_costs = costs.device_properties.get(device, {})
         for key, value in properties.items():
-            if str(held.get(key)) != str(value):
+            if str(of_costs.get(key)) != str(value):
                 raise ArgumentError(
                     f"These costs were not measured with {device}.{key}={value}. Leave --property "
                     "out, or measure anew with another --costs."
@@ -359,15 +357,15 @@ def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
     return costs
 
 
-def _check_pins(given: Namespace) -> None:
+def _check_pins(args: Namespace) -> None:
     """Refuse wrong limits and pins before a minute of measuring."""
     from hetero_lab.devices.core import bind
     from hetero_lab.devices.devices import supported_ops
     from hetero_lab.planning.problem import check_constraints
 
-    bound, pins, devices = bind(prepared(given)), values.pins(given.pin), _devices(given)
+    bound, pins, devices = bind(prepared(args)), values.pins(args.pin), _devices(args)
     support = {device: supported_ops(bound, device) for device in devices}
-    check_constraints(bound.graph, devices, values.memory_limit(given.memory_limit), pins, support)
+    check_constraints(bound.graph, devices, values.memory_limit(args.memory_limit), pins, support)
 
 
 # -- around each command ------------------------------------------------------------------------
@@ -385,62 +383,62 @@ def until_interrupted(call: Callable[..., Any], *args: Any, **options: Any) -> A
     try:
         return call(*args, **options)
     except KeyboardInterrupt:
-        kept = hl.last_interrupted()
-        if kept is None:
+        result = hl.last_interrupted()
+        if result is None:
             raise
-        return kept
+        return result
 
 
-def check_targets(given: Namespace) -> None:
+def check_targets(args: Namespace) -> None:
     """Raise before anything is run, if a file or directory of the options cannot be written."""
-    asked = {name: value for name, value in vars(given).items() if value is not None}
-    if not asked.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
-        text = shorten(given.affinity_out)
+    settings = {name: value for name, value in vars(args).items() if value is not None}
+    if not settings.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
+        text = shorten(args.affinity_out)
         raise ArgumentError(f"--affinity-out {text} has to end in .json or .csv.")
-    for name in {"csv", "html", "junit", "affinity_out"} & asked.keys():
-        check_writable(asked[name])
-    for name in {"export", "store", "deploy", "directory"} & asked.keys():
+    for name in {"csv", "html", "junit", "affinity_out"} & settings.keys():
+        check_writable(settings[name])
+    for name in {"export", "store", "deploy", "directory"} & settings.keys():
         # A missing directory will be made, so its lowest existing parent matters.
-        path = Path(asked[name]).absolute()
+        path = Path(settings[name]).absolute()
         there = next(p for p in [path, *path.parents] if p.exists())
         check_writable(there / "profile.json")
 
 
-def write(given: Namespace, result: Any, said: str = "") -> None:
+def write(args: Namespace, result: Any, text: str = "") -> None:
     """Write the files that the options name; the page of a table begins with the printed text."""
     is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
-    asked = {name: value for name, value in vars(given).items() if value is not None}
+    settings = {name: value for name, value in vars(args).items() if value is not None}
     with contextlib.ExitStack() as every:  # so that one that fails costs itself only
-        if "csv" in asked and is_table:
-            listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-            every.callback(write_csv, given.csv, result.assign(**listed))
-        elif "csv" in asked:
-            every.callback(result.to_csv, given.csv)
-        if "junit" in asked:
-            every.callback(result.to_junit, given.junit, strict=given.strict)
-        if "export" in asked:
-            every.callback(result.export, given.export)
-        if "deploy" in asked:
-            more = options.arguments(given, result.deploy, given.options)
-            every.callback(result.deploy, given.deploy, **more)
+        if "csv" in settings and is_table:
+            columns = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
+            every.callback(write_csv, args.csv, result.assign(**columns))
+        elif "csv" in settings:
+            every.callback(result.to_csv, args.csv)
+        if "junit" in settings:
+            every.callback(result.to_junit, args.junit, strict=args.strict)
+        if "export" in settings:
+            every.callback(result.export, args.export)
+        if "deploy" in settings:
+            more = options.arguments(args, result.deploy, args.options)
+            every.callback(result.deploy, args.deploy, **more)
             if result.interrupted:
                 every.callback(warn, "Deploys what was best by then; Ctrl-C again stops.")
-        if "affinity_out" in asked:
+        if "affinity_out" in settings:
             affinity = (result.plan if planned else result).affinity
-            is_csv = given.affinity_out.lower().endswith(".csv")
-            every.callback(affinity.to_csv if is_csv else affinity.to_json, given.affinity_out)
-        if "html" in asked:
-            notes = said.partition("\n\n")[0].splitlines() if is_table else ()
-            shown = [result.plan, result.costs] if planned else result
-            every.callback(_write_page, shown, given.html, notes)
+            is_csv = args.affinity_out.lower().endswith(".csv")
+            every.callback(affinity.to_csv if is_csv else affinity.to_json, args.affinity_out)
+        if "html" in settings:
+            notes = text.partition("\n\n")[0].splitlines() if is_table else ()
+            results = [result.plan, result.costs] if planned else result
+            every.callback(_write_page, results, args.html, notes)
 
 
-def _write_page(shown: Any, file: str, notes: Sequence[str]) -> None:
+def _write_page(results: Any, file: str, notes: Sequence[str]) -> None:
     """Write a page, whose sentences name options in place of arguments."""
     from hetero_lab.views.result_views import page_text
 
-    text = page_text(shown, notes=notes)
-    write_text(file, _SENTENCE.sub(lambda found: options.spelled(found[0]), text))
+    text = page_text(results, notes=notes)
+    write_text(file, _SENTENCE.sub(lambda match: options.spelled(match[0]), text))
 
 
 @contextlib.contextmanager

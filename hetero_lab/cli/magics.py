@@ -73,37 +73,37 @@ class HeteroMagics(Magics):
         """Run a command on variables of the notebook; store, show and return its result."""
         with _one_paragraph():
             try:
-                given = magic_parser(name).parse_args(values.split_line(line))
+                args = magic_parser(name).parse_args(values.split_line(line))
             except SystemExit:  # after -h
                 return None
-            if given.variable is not None and not given.variable.isidentifier():
-                raise ArgumentError(f"-v {shorten(given.variable)} is not the name of a variable.")
-            given.model = self._model(given.model)
-            if "affinity" in given:
-                given.affinity = self._affinity(given.affinity)
-            if "costs" in given:
-                known = self._namespace.get(given.costs or "")
-                given.costs = known if isinstance(known, hl.CostModel) else given.costs
+            if args.variable is not None and not args.variable.isidentifier():
+                raise ArgumentError(f"-v {shorten(args.variable)} is not the name of a variable.")
+            args.model = self._model(args.model)
+            if "affinity" in args:
+                args.affinity = self._affinity(args.affinity)
+            if "costs" in args:
+                value = self._namespace.get(args.costs or "")
+                args.costs = value if isinstance(value, hl.CostModel) else args.costs
             command = COMMANDS[name]
             if cell is not None:
-                command = replace(command, run=lambda given: commands.sweep_fixes(given, cell))
-            result = command.result(given)
-            commands.write(given, result)
-            return self._result(given, result)
+                command = replace(command, run=lambda args: commands.sweep_fixes(args, cell))
+            result = command.result(args)
+            commands.write(args, result)
+            return self._result(args, result)
 
-    def _result(self, given: Namespace, result: Any) -> Any:
+    def _result(self, args: Namespace, result: Any) -> Any:
         text = ""
         if isinstance(result, texts.Planned):
             text, result = "\n".join(texts.plan_lines(result)), result.plan
-        if given.variable:
-            self._namespace[given.variable] = result
-        if not given.quiet:
+        if args.variable:
+            self._namespace[args.variable] = result
+        if not args.quiet:
             if text:
                 print(plain_text(text))
             display(result)
         if getattr(result, "interrupted", False):
             raise KeyboardInterrupt("The measurement was interrupted; its result is kept.")
-        return result if given.output else None
+        return result if args.output else None
 
     @property
     def _namespace(self) -> dict[str, Any]:

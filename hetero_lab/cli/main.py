@@ -26,6 +26,7 @@ from hetero_lab.interrupts import deferred, sigterm_as_ctrl_c
 from hetero_lab.lookup import annex
 from hetero_lab.terminal import plain_text
 
+# The last two are what a shell reports of a program that SIGINT or SIGPIPE ended.
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 EXIT_CODES = {
     0: "done",
@@ -79,8 +80,8 @@ class Command:
         prog = prog or f"hetero-lab {self.name}"
         functions = [attrgetter(name)(hl) for name in (self.functions or self.name).split()]
         summary = (inspect.getdoc(functions[0]) or "").splitlines()[0]
-        shown = [f"  {line}" for line in examples.splitlines() if line.startswith(f"{prog} ")]
-        epilog = "\n".join(["examples:", *shown]) if shown else None
+        lines = [f"  {line}" for line in examples.splitlines() if line.startswith(f"{prog} ")]
+        epilog = "\n".join(["examples:", *lines]) if lines else None
         parser = OptionParser(prog, f"{summary}{self.more}", epilog)
         options = [OPTIONS[name] for name in self.options.split()]
         if prog.startswith("hetero-lab "):  # a magic returns its result
@@ -90,11 +91,11 @@ class Command:
         parser.set_defaults(options=options, contrast={}, prepared=None)
         return parser
 
-    def result(self, given: Namespace) -> Any:
+    def result(self, args: Namespace) -> Any:
         """Return the result of the command, before it is written or shown."""
-        commands.check_targets(given)
-        given.contrast = commands.emulate(vars(given).get("emulate") or [])
-        return self.run(given) if self.run else commands.call(given, self.functions or self.name)
+        commands.check_targets(args)
+        args.contrast = commands.emulate(vars(args).get("emulate") or [])
+        return self.run(args) if self.run else commands.call(args, self.functions or self.name)
 
 
 def parser() -> OptionParser:
@@ -104,12 +105,12 @@ def parser() -> OptionParser:
     )
     top.add_argument("--version", action="store_true", help="print the versions and end")
     top.usage = "hetero-lab COMMAND [-h] [OPTION ...]"
-    listed = (
+    groups = (
         [f"{title}:", *(f"  {name:<12}{COMMANDS[name].help}" for name in names.split()), ""]
         for title, names in GROUPS.items()
     )
     codes = ["exit codes:", *(f"  {code:<12}{meaning}" for code, meaning in EXIT_CODES.items())]
-    top.epilog = "\n".join([*(line for group in listed for line in group), *codes])
+    top.epilog = "\n".join([*(line for group in groups for line in group), *codes])
     return top
 
 
@@ -146,10 +147,10 @@ def _failed(words: Sequence[str], code: int, text: str, error: BaseException) ->
     """Say why a command has no result; as JSON too, if that was asked for."""
     _say_aside(text)
     if "--json" in words:
-        told = {"type": type(error).__name__, "message": plain_text(_spelled(str(error)))}
+        problem = {"type": type(error).__name__, "message": plain_text(_spelled(str(error)))}
         with contextlib.suppress(OSError):
             stopped = code == INTERRUPTED
-            print(texts.as_json(words[0], code, error=told, interrupted=stopped), flush=True)
+            print(texts.as_json(words[0], code, error=problem, interrupted=stopped), flush=True)
     return code
 
 
@@ -180,28 +181,28 @@ def _run(arguments: Sequence[str], aside: Sequence[str]) -> int:
         print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}", flush=True)
         return 0
     command = COMMANDS[first]
-    given = command.parser().parse_args(rest)
-    given.words = rest
-    given.options_of = {name: command.options for name, command in COMMANDS.items()}
-    with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
-        result = command.result(given)
+    args = command.parser().parse_args(rest)
+    args.words = rest
+    args.options_of = {name: command.options for name, command in COMMANDS.items()}
+    with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+        result = command.result(args)
         with deferred(goes_on=True) as came:  # what is known is said
-            said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
-            code = command.exit_code(given, result) if command.exit_code else 0
+            text = plain_text(_spelled(command.text(args, result).rstrip("\n")))
+            code = command.exit_code(args, result) if command.exit_code else 0
     code = INTERRUPTED if came() or getattr(result, "interrupted", False) else code
     # What took minutes is printed before writing can fail, and written although printing failed.
     with contextlib.ExitStack() as last:
-        last.callback(commands.write, given, result, said)
-        if given.json:
+        last.callback(commands.write, args, result, text)
+        if args.json:
             with deferred(goes_on=True) as came:
-                content = texts.content_of(given, first, result, said)
-                content["verdict"] = _spelled(content.get("verdict", said.partition("\n\n")[0]))
+                content = texts.content_of(args, first, result, text)
+                content["verdict"] = _spelled(content.get("verdict", text.partition("\n\n")[0]))
                 content["notes"] = [*map(_spelled, [*content.get("notes", []), *aside])]
             code = INTERRUPTED if came() else code
             content["interrupted"] = code == INTERRUPTED
             _print_whole(texts.as_json(first, code, **content))
-        elif said and not vars(given).get("quiet"):
-            print(said, flush=True)
+        elif text and not vars(args).get("quiet"):
+            print(text, flush=True)
     return code
 
 
@@ -211,7 +212,7 @@ _MEASURED = "budget shape input isolate html quiet emulate"
 _ALL = (
     Command(
         "demo", "advise on a small bundled model, in half a minute", "demo", lambda *_: "",
-        "advise", lambda given: annex("demo")(given.directory),
+        "advise", lambda args: annex("demo")(args.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
     Command("doctor", "say why a device is missing, and the way out"),
@@ -265,7 +266,7 @@ _ALL = (
     Command(
         "noise", "measure how much two compiles of one placement differ on a device",
         "device budget emulate",
-        lambda given, noise: f"Two compiles of one placement on {given.device} differ by {noise}.",
+        lambda args, noise: f"Two compiles of one placement on {args.device} differ by {noise}.",
         "measure_noise",
     ),
     Command(
@@ -279,7 +280,7 @@ _ALL = (
     Command(
         "apply", "run a stored affinity or a frozen placement, check its outputs, time it",
         "model stored iterations shape input property html table quiet emulate",
-        lambda given, profile: profile.report(tables=given.table, counters=False),
+        lambda args, profile: profile.report(tables=args.table, counters=False),
         "profile", commands.apply,
         lambda _, profile: FAILED * texts.differs(profile),
         "\nThe exit code is 1 if an output differs by more than rounding.",
@@ -301,7 +302,7 @@ _ALL = (
         "investigate", "find what is wrong with a placement, and a small model that shows it",
         f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
         "quiet",
-        exit_code=lambda _, found: FAILED * (found.symptom != "ok"),
+        exit_code=lambda _, search: FAILED * (search.symptom != "ok"),
         more="\nThe exit code is 1 if there is a symptom.",
     ),
     Command(
@@ -329,8 +330,8 @@ _ALL = (
     Command(
         "verify", "prove deployed directories again on what is installed here",
         "directories across tolerance strict data junit csv html quiet",
-        exit_code=lambda given, verified: {"broken": FAILED, "error": ERROR}.get(
-            verified.status, NOT_KNOWN * (given.strict and not verified.is_decided)),
+        exit_code=lambda args, verified: {"broken": FAILED, "error": ERROR}.get(
+            verified.status, NOT_KNOWN * (args.strict and not verified.is_decided)),
         more="\nThe exit code is 1 if a part is broken, with --strict 3 if one is not decided.",
     ),
 )  # fmt: skip
@@ -359,8 +360,8 @@ def _say_aside(text: str) -> None:
 def _spelled(text: str) -> str:
     """Write calls of public functions as commands, and their arguments as options."""
 
-    def command(found: re.Match[str]) -> str:
-        name = found[1].replace("_", "-")
-        return f"hetero-lab {name}" if name in COMMANDS else found[0]
+    def command(match: re.Match[str]) -> str:
+        name = match[1].replace("_", "-")
+        return f"hetero-lab {name}" if name in COMMANDS else match[0]
 
     return spelled(re.sub(r"\bhetero_lab\.(\w+)\([^()]*\)", command, text))

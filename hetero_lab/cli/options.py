@@ -72,32 +72,32 @@ _many = partial(Option, parse={"action": "append"})
 
 
 def arguments(
-    given: argparse.Namespace, function: Callable[..., Any], options: Sequence[Option]
+    args: argparse.Namespace, function: Callable[..., Any], options: Sequence[Option]
 ) -> dict[str, Any]:
     """Return the given arguments of a function; ``grid.requests`` is a dimension of ``grid``."""
-    known = inspect.signature(function).parameters
-    found: dict[str, Any] = {}
+    parameters = inspect.signature(function).parameters
+    result: dict[str, Any] = {}
     for option in options:
-        value = getattr(given, option.dest)
+        value = getattr(args, option.dest)
         argument, _, dimension = option.gives.partition(".")
-        if argument in known and value is not None and value != []:
+        if argument in parameters and value is not None and value != []:
             value = value if option.read is None else option.read(value)
             if dimension:
                 value = {dimension: value}
-            together = {**found.get(argument, {}), **value} if isinstance(value, dict) else value
-            found[argument] = together
-    return found
+            together = {**result.get(argument, {}), **value} if isinstance(value, dict) else value
+            result[argument] = together
+    return result
 
 
 def spelled(text: str) -> str:
     """Write the arguments in sentences as options: ``budget_s=`` as ``--budget``."""
 
-    def option(found: re.Match[str]) -> str:
-        value = (found[2] or found[3] or "").replace("None", "none")
-        return f"{flags[found[1]]} {value}".rstrip() if found[1] in flags else found[0]
+    def option(match: re.Match[str]) -> str:
+        value = (match[2] or match[3] or "").replace("None", "none")
+        return f"{flags[match[1]]} {value}".rstrip() if match[1] in flags else match[0]
 
-    own = [*_OWN, OPTIONS["examples"]]
-    flags = {o.gives: o.flags.split()[-1] for o in own if o.parse.get("action") != "store_true"}
+    options = [*_OWN, OPTIONS["examples"]]
+    flags = {o.gives: o.flags.split()[-1] for o in options if o.parse.get("action") != "store_true"}
     return re.sub(r"\b([a-z_]+)=(?:'(\w+)'|(None))?(?=[\s,.;:)]|$)", option, text)
 
 
@@ -105,10 +105,10 @@ def explanation(function: Callable[..., Any], argument: str) -> str:
     """Return the first sentence of a numpydoc docstring about an argument."""
     text = inspect.getdoc(function) or ""
     # Arguments that are explained together have one line: "counters, reference".
-    found = re.search(rf"^(?:\w+, )*{argument}(?:, \w+)*\n((?: {{4}}.*\n|\n)+)", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^(?:\w+, )*{argument}(?:, \w+)*\n((?: {{4}}.*\n|\n)+)", text, re.MULTILINE)
+    if match is None:
         return ""
-    sentence = re.split(r"\. |\.$|; ", " ".join(found[1].split()))[0].replace("`", "")
+    sentence = re.split(r"\. |\.$|; ", " ".join(match[1].split()))[0].replace("`", "")
     return f"{sentence[0].lower()}{sentence[1:]}".replace("%", "%%")
 
 
@@ -116,9 +116,9 @@ def _from_signature(function: Callable[..., Any], argument: str) -> dict[str, An
     """Return the type and the default of an argument as settings of argparse."""
     parameter = inspect.signature(function).parameters[argument]
     kind, default = str(parameter.annotation).partition(" ")[0], parameter.default
-    found = {"default": default} if isinstance(default, str | int | float) else {}
+    settings = {"default": default} if isinstance(default, str | int | float) else {}
     types = {"int": values.whole, "float": float}
-    return {**found, "type": types[kind]} if kind in types else found
+    return {**settings, "type": types[kind]} if kind in types else settings
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -137,21 +137,21 @@ class OptionParser(argparse.ArgumentParser):
         """Refuse unknown options, and name the one that was probably meant."""
         self._refuse_devices_twice(args or ())
         try:
-            given, unknown = super().parse_known_args(args, namespace)
+            namespace, unknown = super().parse_known_args(args, namespace)
         except ArgumentError:
             # An option that is missing may be there, but misspelt.
             options = [text.partition("=")[0] for text in args or () if text.startswith("--")]
             self._refuse([name for name in options if name not in self._option_string_actions])
             raise
         self._refuse(unknown)
-        return given, unknown
+        return namespace, unknown
 
     def _refuse_devices_twice(self, args: Sequence[str]) -> None:
         """Refuse devices that would replace others, where somebody meant to add them."""
         options = [self._option_string_actions.get(text.partition("=")[0]) for text in args]
-        given = [option.dest for option in options if option is not None]
+        names = [option.dest for option in options if option is not None]
         for name in ("device", "devices"):
-            if given.count(name) > 1:
+            if names.count(name) > 1:
                 raise ArgumentError(
                     f"-d is given twice, and the second would replace the first. Give it once; "
                     f"{self.prog} -h shows its form."
@@ -159,11 +159,11 @@ class OptionParser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
-            meant = did_you_mean(unknown[0], self._option_string_actions)
+            hint = did_you_mean(unknown[0], self._option_string_actions)
             if self.prog.endswith("advise") and "=" in unknown[0].lstrip("-"):
-                meant = " Several models at the same time are a machine: hetero-lab machine."
+                hint = " Several models at the same time are a machine: hetero-lab machine."
             raise ArgumentError(
-                f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the "
+                f"unrecognized arguments: {' '.join(unknown)}.{hint} {self.prog} -h shows the "
                 "options."
             )
 
@@ -175,8 +175,8 @@ _NUMBERS, _WHOLE = {"type": values.listed(float, "123.7,116.3,103.5")}, {"type":
 _OBJECTIVES = {"choices": ("latency", "throughput", "balanced_memory")}
 
 
-def _costs(given: object) -> object:
-    return hl.CostModel.from_json(given) if isinstance(given, str) else given
+def _costs(costs: object) -> object:
+    return hl.CostModel.from_json(costs) if isinstance(costs, str) else costs
 
 
 _OWN = [
@@ -216,7 +216,7 @@ _OWN = [
         "--model-cache",
         help="measure each compiled and loaded from OpenVINO's model cache",
         argument="grid.model_cache",
-        read=lambda asked: [False, True] if asked else [False],
+        read=lambda flag: [False, True] if flag else [False],
     ),
     # the measurement
     Option("-b --budget", "SECONDS", "most time to measure", "budget_s"),

@@ -21,7 +21,7 @@ from hetero_lab.terminal import columns, command_line, count_of, first_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_TYPES = 12
+_MOST_TYPES = 12  # op types with their counts, on a line or two of a terminal
 _LEAD = "Next:       "
 # Options that the next command gets again, if it has them.
 _REPEATED = [
@@ -64,17 +64,17 @@ def as_json(name: str, exit_code: int, **content: Any) -> str:
     return json.dumps(frame | content, indent=1, allow_nan=False)
 
 
-def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str, Any]:
+def content_of(args: Namespace, name: str, result: Any, text: str) -> dict[str, Any]:
     """Return a result as JSON holds it, with the commands to go on with and the files written."""
-    shown: Any = result.plan if isinstance(result, Planned) else result
-    if hasattr(shown, "columns"):
-        content = {"tables": {name: records(shown)}}
+    subject: Any = result.plan if isinstance(result, Planned) else result
+    if hasattr(subject, "columns"):
+        content = {"tables": {name: records(subject)}}
     else:
-        content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
+        content = subject.to_dict() if hasattr(subject, "to_dict") else {"verdict": text}
     return {
         **content,
-        "next": re.findall(r"^Next: +(.*)$", said, re.MULTILINE),
-        "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
+        "next": re.findall(r"^Next: +(.*)$", text, re.MULTILINE),
+        "written": {name: path for name in _WRITTEN if (path := vars(args).get(name))},
     }
 
 
@@ -89,41 +89,41 @@ def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
     return text_table(samples[["name", "n_bytes", "bundled", "cached", "package", "task"]])
 
 
-def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
+def profile_text(args: Namespace, profile: hl.types.Profile) -> str:
     """Report a profile; after its first block, the next command."""
-    first, *blocks = profile.report(tables=given.table, counters=given.show_counters).split("\n\n")
-    top = "\n".join([first, *after_profile(given, profile)])
-    if given.table and profile.counters:
+    first, *blocks = profile.report(tables=args.table, counters=args.show_counters).split("\n\n")
+    top = "\n".join([first, *after_profile(args, profile)])
+    if args.table and profile.counters:
         blocks.append(str(hl.hotspots(profile)))
     return "\n\n".join([top, *blocks]).rstrip()
 
 
-def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
+def after_profile(args: Namespace, profile: hl.types.Profile) -> list[str]:
     """Return the next command, if any."""
     from hetero_lab.placement.priorities import device_list
 
     if profile.generation is not None:  # neither command below takes a language model
         return []
-    if differs(profile) and given.device is not None:
-        return [again(given, "find-wrong", "-d", given.device)]
-    if "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
-        return [again(given, "simplify", *_placed(given))]
+    if differs(profile) and args.device is not None:
+        return [again(args, "find-wrong", "-d", args.device)]
+    if "Moving " in profile.few_subgraphs and args.affinity is None:  # a change leaves fewer
+        return [again(args, "simplify", *_placed(args))]
     if profile.partition.n_subgraphs <= 1:
         return []
-    asked = device_list(given.device) if given.device else ()
-    used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
-    return [again(given, "optimize", "-d", ",".join(dict.fromkeys([*asked, *used])))]
+    priorities = device_list(args.device) if args.device else ()
+    devices = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
+    return [again(args, "optimize", "-d", ",".join(dict.fromkeys([*priorities, *devices])))]
 
 
-def _placed(given: Namespace) -> list[str]:
+def _placed(args: Namespace) -> list[str]:
     """Return the options that name the placement, for another command on it."""
     names = {"-d": "device", "--affinity": "affinity", "--fix": "fix", "--property": "property"}
-    return [word for flag, name in names.items() for word in _given_words(given, flag, name)]
+    return [word for flag, name in names.items() for word in _option_words(args, flag, name)]
 
 
-def _given_words(given: Namespace, flag: str, name: str) -> Iterator[str]:
+def _option_words(args: Namespace, flag: str, name: str) -> Iterator[str]:
     """Yield an option as often as it was given, with its values."""
-    value = vars(given).get(name) or []
+    value = vars(args).get(name) or []
     for text in value if isinstance(value, list) else [value]:
         yield from (flag, str(text))
 
@@ -139,90 +139,90 @@ def needs_longer(sweep: hl.types.Sweep) -> bool:
     return not (measured or sweep.interrupted) and any(row.was_left_out for row in sweep.rows)
 
 
-def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
+def sweep_text(args: Namespace, sweep: hl.types.Sweep) -> str:
     """Report the ranking, or every row."""
-    text = sweep.report().rstrip("\n") if given.table else str(sweep)
+    text = sweep.report().rstrip("\n") if args.table else str(sweep)
     if needs_longer(sweep):
-        begun = given.budget or 0.0
+        begun = args.budget or 0.0
         longer = math.ceil(max(2.0 * begun, *(1.5 * row.needs_s for row in sweep.rows)))
-        words = itertools.pairwise(["", *given.words])
-        kept = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
+        words = itertools.pairwise(["", *args.words])
+        options = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
         return (
             f"Nothing was measured within the {begun:g} s of --budget.\n{text}\n"
-            f"{_next('hetero-lab', 'sweep', *kept, '-b', str(longer))}"
+            f"{_next('hetero-lab', 'sweep', *options, '-b', str(longer))}"
         )
-    if "," not in given.devices:
+    if "," not in args.devices:
         return text
-    return f"{text}\n{again(given, 'optimize', '-d', given.devices)}"
+    return f"{text}\n{again(args, 'optimize', '-d', args.devices)}"
 
 
-def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
+def optimize_text(args: Namespace, best: hl.types.Optimized) -> str:
     """Report the proven best placement, and how to freeze it."""
     lines = [str(best)]
-    if given.table:
+    if args.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    needed = Namespace(**{**vars(given), **_needed(given, best.placement.devices)})
-    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
+    next_args = Namespace(**{**vars(args), **_needed(args, best.placement.devices)})
+    return "\n".join([*lines, _with_affinity(next_args, "freeze", unused("deploy"))])
 
 
-def _needed(given: Namespace, devices: Sequence[str]) -> dict[str, list[str]]:
+def _needed(args: Namespace, devices: Sequence[str]) -> dict[str, list[str]]:
     """Return what was emulated and set of these devices, and of HETERO between them."""
     owners = [*devices, *["HETERO"] * (len(devices) > 1)]
     return {
         name: [
             text
-            for text in vars(given).get(name) or []
+            for text in vars(args).get(name) or []
             if any(text == owner or text.startswith((f"{owner}:", f"{owner}.")) for owner in owners)
         ]
         for name in ("emulate", "property")
     }
 
 
-def _with_affinity(given: Namespace, command: str, *more: str) -> str:
+def _with_affinity(args: Namespace, command: str, *more: str) -> str:
     """Return the next command with the affinity that was found, or how to keep that."""
-    if given.affinity_out is None:  # nor can the cache be written
+    if args.affinity_out is None:  # nor can the cache be written
         return "Keep it with --affinity-out FILE."
-    return again(given, command, *more, "--affinity", given.affinity_out)
+    return again(args, command, *more, "--affinity", args.affinity_out)
 
 
-def advise_text(given: Namespace, advice: Any) -> str:
+def advise_text(args: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
-    said = str(advice).rstrip("\n")
-    return f"{said}\n{_deploy_or_verify(given, 'advise')}"
+    text = str(advice).rstrip("\n")
+    return f"{text}\n{_deploy_or_verify(args, 'advise')}"
 
 
-def _deploy_or_verify(given: Namespace, command: str) -> str:
-    if given.deploy is not None:
-        return _next("hetero-lab", "verify", given.deploy)
-    return _next("hetero-lab", command, *given.words, "--deploy", unused("deploy"))
+def _deploy_or_verify(args: Namespace, command: str) -> str:
+    if args.deploy is not None:
+        return _next("hetero-lab", "verify", args.deploy)
+    return _next("hetero-lab", command, *args.words, "--deploy", unused("deploy"))
 
 
-def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
+def machine_text(args: Namespace, plan: hl.types.MachinePlan) -> str:
     """Report the plan of a machine and its models, and how to deploy or to verify it."""
     lines = [str(plan).rstrip("\n")]
     if plan.chosen.seen:
-        lines.append(_deploy_or_verify(given, "machine"))
-    shown = [name for name in _OF_MACHINE if plan.summary.get(name) is not None]
-    return "\n".join([*lines, "", text_table(plan.summary[shown].dropna(axis=1, how="all"))])
+        lines.append(_deploy_or_verify(args, "machine"))
+    names = [name for name in _OF_MACHINE if plan.summary.get(name) is not None]
+    return "\n".join([*lines, "", text_table(plan.summary[names].dropna(axis=1, how="all"))])
 
 
-def freeze_text(given: Namespace, target: Path) -> str:
+def freeze_text(args: Namespace, target: Path) -> str:
     """Say how to run a frozen placement, and how to prove it again."""
-    made = "" if given.input else " Its inputs were generated; give your own with --input."
+    note = "" if args.input else " Its inputs were generated; give your own with --input."
     return (
         f"{target} holds the model, its placement, an example input and run.py, which needs "
-        f"openvino and numpy alone.{made}\n"
+        f"openvino and numpy alone.{note}\n"
         f"{_next('python', str(target / 'run.py'))}\n{_next('hetero-lab', 'verify', str(target))}"
     )
 
 
-def support_text(given: Namespace, table: pd.DataFrame) -> str:
+def support_text(args: Namespace, table: pd.DataFrame) -> str:
     """Report the op types that each device cannot run, or list every op."""
     lines, ops = [], count_of(len(table), "op")
     names = list(table.columns.drop(["op", "op_type"]))
 
-    def types(chosen: pd.Series) -> str:
-        counts = table.loc[chosen, "op_type"].value_counts()
+    def types(mask: pd.Series) -> str:
+        counts = table.loc[mask, "op_type"].value_counts()
         return first_of([f"{n} {t}" for t, n in counts.items()], _MOST_TYPES, "types")
 
     for device in names:
@@ -231,40 +231,40 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
         lines.append(f"{device} can run {f'all {ops}' if able.all() else some}.")
     if table[names].all(axis=None):
         lines.append(f"Op types: {types(table[names[0]])}.")
-    if given.table:
+    if args.table:
         lines += ["", text_table(table)]
     return "\n".join(lines)
 
 
-def simplify_text(given: Namespace, found: Any) -> str:
+def simplify_text(args: Namespace, result: Any) -> str:
     """Report the cause and the best change, or every change."""
-    lines = [str(found)]
-    if given.table:
-        lines += ["", text_table(found.summary)]
-    if found.best is not None:
-        lines.append(_with_affinity(given, "profile"))
+    lines = [str(result)]
+    if args.table:
+        lines += ["", text_table(result.summary)]
+    if result.best is not None:
+        lines.append(_with_affinity(args, "profile"))
     return "\n".join(lines)
 
 
-def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
+def lint_text(args: Namespace, findings: pd.DataFrame) -> str:
     """Report the findings by cause, or list every finding."""
     from hetero_lab.lint.context import SUBGRAPHS
     from hetero_lab.lint.findings import summary_lines  # not above: help loads no runtime
 
     lines = summary_lines(findings, 10)
-    if given.table and len(findings):
+    if args.table and len(findings):
         names = [n for n in ("severity", "rule", "cost_us", "finding") if n in findings]
-        said = findings.assign(finding=findings["finding"] + " " + findings["advice"])
-        lines += ["", text_table(said.loc[:, names])]
+        frame = findings.assign(finding=findings["finding"] + " " + findings["advice"])
+        lines += ["", text_table(frame.loc[:, names])]
     if len(findings) and findings["rule"].iloc[0] == SUBGRAPHS and findings["remedy"].iloc[0]:
-        lines.append(again(given, "simplify", *_placed(given)))
+        lines.append(again(args, "simplify", *_placed(args)))
     return "\n".join(lines)
 
 
-def plan_text(given: Namespace, planned: Planned) -> str:
+def plan_text(args: Namespace, planned: Planned) -> str:
     """Report the plan and how to measure it."""
-    file = given.affinity_out
-    next_ = [] if file is None else [again(given, "apply", file, lead="Next:  ")]
+    file = args.affinity_out
+    next_ = [] if file is None else [again(args, "apply", file, lead="Next:  ")]
     return "\n".join([*plan_lines(planned), *next_])
 
 
@@ -300,13 +300,13 @@ def _baselines(planned: Planned) -> str:
     from hetero_lab.planning.planner import GREEDY
 
     rows = [["PLACEMENT", "PREDICTED TIME", "AGAINST THE PLAN"]]
-    us, own = planned.plan.predicted_us, f"HETERO:{','.join(planned.costs.devices)}"
+    us, hetero = planned.plan.predicted_us, f"HETERO:{','.join(planned.costs.devices)}"
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
-            same = ", too close to be told apart" * (row["label"] in planned.plan.undecided)
+            same = ", too close to be told apart" if row["label"] in planned.plan.undecided else ""
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
-        name = own if row["label"] == GREEDY else row["label"]
+        name = hetero if row["label"] == GREEDY else row["label"]
         rows.append([name, time_text(row["predicted_us"]), ratio])
     return columns(rows)
 
@@ -334,11 +334,11 @@ def _next(*words: str, lead: str = _LEAD) -> str:
     return f"{lead}{command_line(*words)}"
 
 
-def again(given: Namespace, command: str, *more: str, lead: str = _LEAD) -> str:
+def again(args: Namespace, command: str, *more: str, lead: str = _LEAD) -> str:
     """Return another command on the model of this one, with those options that it has as well."""
-    flags = {OPTIONS[name].flags.split()[-1] for name in given.options_of[command].split()}
+    flags = {OPTIONS[name].flags.split()[-1] for name in args.options_of[command].split()}
     repeated: list[str] = []
     for flag in _REPEATED:
         if flag in flags and flag not in more:
-            repeated += _given_words(given, flag, flag[2:].replace("-", "_"))
-    return _next("hetero-lab", command, given.model, *more, *repeated, lead=lead)
+            repeated += _option_words(args, flag, flag[2:].replace("-", "_"))
+    return _next("hetero-lab", command, args.model, *more, *repeated, lead=lead)

@@ -74,7 +74,7 @@ def listed(kind: Callable[[str], Any], form: str) -> Callable[[str], list[Any]]:
 
 def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
     """Read ``["x=1,3,224,224"]`` as ``{"x": [1, 3, 224, 224]}``, ``["1,3"]`` as ``[1, 3]``."""
-    found: dict[str, list[int]] = {}
+    by_input: dict[str, list[int]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
         inside = sizes.strip().removeprefix("[").removesuffix("]")
@@ -83,11 +83,11 @@ def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
             raise ArgumentError(
                 f"--shape {shorten(text)} is not of the form INPUT=1,3,224,224 (whole numbers)."
             )
-        _once(found, name, "--shape")
-        found[name] = [int(size) for size in numbers]
-    if "" in found and len(found) > 1:
+        _once(by_input, name, "--shape")
+        by_input[name] = [int(size) for size in numbers]
+    if "" in by_input and len(by_input) > 1:
         raise ArgumentError("--shape: name the input of each shape, INPUT=1,3,224,224.")
-    return found.get("", found)
+    return by_input.get("", by_input)
 
 
 def pairs(
@@ -97,29 +97,29 @@ def pairs(
 
     With ``again`` a name may be given twice; the later one wins, and comes last.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=") if first else text.rpartition("=")
         name, value = name.strip(), value.strip()
         if not (equals and name and value):
             raise ArgumentError(f"{option} {shorten(text)} is not of the form {form}.")
         if not again:
-            _once(found, name, option)
-        found.pop(name, None)
-        found[name] = value
-    return found
+            _once(result, name, option)
+        result.pop(name, None)
+        result[name] = value
+    return result
 
 
 def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:
     """Read ``["CPU.INFERENCE_NUM_THREADS=2"]`` as ``{"CPU": {"INFERENCE_NUM_THREADS": 2}}``."""
-    found: dict[str, dict[str, Value]] = {}
+    result: dict[str, dict[str, Value]] = {}
     form = "DEVICE.KEY=VALUE, for instance CPU.INFERENCE_PRECISION_HINT=f32"
     for name, value in pairs(texts, "--property", form, first=True).items():
         device, _, key = name.rpartition(".")  # a device may have a dot: GPU.0
         if not (device and key):
             raise ArgumentError(f"--property {shorten(name)} is not of the form {form}.")
-        found.setdefault(device, {})[key] = read_value(value)
-    return found
+        result.setdefault(device, {})[key] = read_value(value)
+    return result
 
 
 def read_value(text: str) -> Value:
@@ -150,14 +150,14 @@ def pins(texts: Sequence[str]) -> dict[str, str]:
 def memory_limit(texts: Sequence[str]) -> Mapping[tuple[str, ...], str]:
     """Read ``["GPU.0=2GiB", "GPU.0,CPU=6GiB"]``: limits of devices, and of those that share."""
     form = "NAME=VALUE, for instance GPU.0=2GiB or GPU.0,CPU=6GiB"
-    found = pairs(texts, "--memory-limit", form)
-    return {tuple(names(key)): limit for key, limit in found.items()}
+    limits = pairs(texts, "--memory-limit", form)
+    return {tuple(names(key)): limit for key, limit in limits.items()}
 
 
 def grid(texts: Sequence[str]) -> dict[str, list[Value]]:
     """Read ``["CPU.NUM_STREAMS=1,2"]`` as ``{"CPU.NUM_STREAMS": [1, 2]}``."""
-    found = pairs(texts, "--grid", "DEVICE.KEY=VALUE1,VALUE2", first=True)
-    return {name: [read_value(value) for value in text.split(",")] for name, text in found.items()}
+    lists = pairs(texts, "--grid", "DEVICE.KEY=VALUE1,VALUE2", first=True)
+    return {name: [read_value(value) for value in text.split(",")] for name, text in lists.items()}
 
 
 def emulation(text: str) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def emulation(text: str) -> dict[str, Any]:
     name, *parts = text.split(":")
     if not name or not all(re.fullmatch(r"[^=]+=.+", part) for part in parts):
         raise ArgumentError(f"--emulate {shorten(text)} is not of the form {form}.")
-    found: dict[str, Any] = {"name": name, "properties": {}}
+    arguments: dict[str, Any] = {"name": name, "properties": {}}
     for part in parts:
         key, _, value = part.partition("=")
         if key not in _EMULATE_KEYS and not _PROPERTY_KEY.fullmatch(key):
@@ -174,14 +174,14 @@ def emulation(text: str) -> dict[str, Any]:
                 f"--emulate does not know {shorten(key)}.{did_you_mean(key, _EMULATE_KEYS)} "
                 f"Keys: {names_at_hand(_EMULATE_KEYS)}, or a property in upper case."
             )
-        _once({**found, **found["properties"]}, key, "--emulate")
+        _once({**arguments, **arguments["properties"]}, key, "--emulate")
         if key not in _EMULATE_KEYS:
-            found["properties"][key] = read_value(value)
+            arguments["properties"][key] = read_value(value)
         elif key.endswith("supported"):
-            found[key] = {op_type for op_type in names(value) if op_type}
+            arguments[key] = {op_type for op_type in names(value) if op_type}
         else:
-            found[key] = value
-    return found
+            arguments[key] = value
+    return arguments
 
 
 def read_affinity(path: str | os.PathLike[str], model: Any) -> hl.Affinity:
@@ -209,8 +209,8 @@ def read_placement(path: str | os.PathLike[str], model: Any) -> hl.Placement:
     return named(read_affinity(path, model), Path(path).name)
 
 
-def _once(found: Mapping[str, Any], key: str, option: str) -> None:
-    if key in found:
+def _once(earlier: Mapping[str, Any], key: str, option: str) -> None:
+    if key in earlier:
         raise ArgumentError(f"{option} gives {shorten(key)} twice.")
 
 
@@ -221,39 +221,39 @@ def read_machine(file: str | os.PathLike[str]) -> dict[str, Any]:
     """
     name = shorten(os.fspath(file))
     try:
-        asked = tomllib.loads(Path(file).read_text("utf-8"))
+        config = tomllib.loads(Path(file).read_text("utf-8"))
     except OSError as error:
         raise StoredFileError(f"{name} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise StoredFileError(f"{name} is not TOML: {last_line(error)}.") from error
-    _check_keys(asked, _KEYS_OF_MACHINE, f"{name}: a machine")
-    models = asked.pop("models", None)
+    _check_keys(config, _KEYS_OF_MACHINE, f"{name}: a machine")
+    models = config.pop("models", None)
     if not isinstance(models, dict) or not models:
         raise ArgumentError(f"{name} names no model. Write {_EXAMPLE}.")
-    limits = asked.get("memory_limit")
+    limits = config.get("memory_limit")
     if isinstance(limits, dict):
-        asked["memory_limit"] = {tuple(names(key)): most for key, most in limits.items()}
+        config["memory_limit"] = {tuple(names(key)): most for key, most in limits.items()}
     demands = {}
-    for key, said in models.items():
+    for key, table in models.items():
         try:
-            demands[key] = _demand(said, Path(file).parent)
+            demands[key] = _demand(table, Path(file).parent)
         except ArgumentError as error:
-            told = _ARGUMENT.sub(r"\1", str(error))
-            raise type(error)(f"{name}, {shorten(key)}: {told}") from error
-    return {"devices": None, **asked, "demands": demands}
+            message = _ARGUMENT.sub(r"\1", str(error))
+            raise type(error)(f"{name}, {shorten(key)}: {message}") from error
+    return {"devices": None, **config, "demands": demands}
 
 
-def _demand(said: Any, base: Path) -> hl.Demand:
-    if not isinstance(said, dict) or "model" not in said:
+def _demand(table: Any, base: Path) -> hl.Demand:
+    if not isinstance(table, dict) or "model" not in table:
         raise ArgumentError(f"This is no table with a model. Write {_EXAMPLE}.")
-    _check_keys(said, _KEYS_OF_MODEL, "A model")
-    source = said.pop("model")
+    _check_keys(table, _KEYS_OF_MODEL, "A model")
+    source = table.pop("model")
     if isinstance(source, str) and Path(source).suffix:  # otherwise a sample's name
         source = base / source
-    model = hl.load(source, said.pop("shape", None))
-    if isinstance(said.get("ways"), list):
-        said["ways"] = [_way(way, base, model) for way in said["ways"]]
-    return hl.Demand(model, **said)
+    model = hl.load(source, table.pop("shape", None))
+    if isinstance(table.get("ways"), list):
+        table["ways"] = [_way(way, base, model) for way in table["ways"]]
+    return hl.Demand(model, **table)
 
 
 def _way(text: Any, base: Path, model: Any) -> Any:
@@ -268,7 +268,7 @@ def _way(text: Any, base: Path, model: Any) -> Any:
     return replace(read_placement(path, model), label=text)
 
 
-def _check_keys(said: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    for key in said:
-        if key not in known:
-            raise ArgumentError(unknown(f"{where} has no key", key, known, "Keys"))
+def _check_keys(table: Mapping[str, Any], keys: Collection[str], where: str) -> None:
+    for key in table:
+        if key not in keys:
+            raise ArgumentError(unknown(f"{where} has no key", key, keys, "Keys"))

@@ -286,7 +286,7 @@ class Difference(Displayed):
             lines += _measured_sentences(self)
         return [*lines, *self.notes]
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         shown = {"": self.summary}
         if self.predicted_ns is not None and len(self.parts):
             shown["Where the difference comes from"] = self.parts

@@ -120,7 +120,7 @@ class Investigation(Displayed):
     def _sentences(self) -> list[str]:
         return [*self.verdict.split("\n"), *self.notes]
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.wrong.culprits} if self.wrong is not None and self.wrong.sets else {}
 
 

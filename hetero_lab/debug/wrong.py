@@ -313,7 +313,7 @@ class Wrong(Displayed, KnownFaults):
     def _sentences(self) -> list[str]:
         return [self.verdict]
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.culprits if self.sets else self.errors}
 
 

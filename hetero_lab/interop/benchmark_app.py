@@ -123,7 +123,7 @@ class BenchmarkReport(Result):
             parts.append(f"{self.summary['per_second'].iloc[0]:g} a second")
         return f"BenchmarkReport({shorten(self.source)}: {', '.join(parts)})"
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {name: self.found[name] for name in ("summary", "counters") if name in self.found}
 
     def _table(self, name: str, way_out: str) -> pd.DataFrame:

@@ -252,7 +252,7 @@ class Affinity(Framed, Mapping[str, str]):
         counts = ", ".join(f"{device}: {n}" for device, n in self.counts().items())
         return f"Affinity({len(self.ops)} ops; {counts})"
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         types = {node.name: node.type for node in self._nodes}
         rows = []
         for device, ops in grouped((self[op], op) for op in self.ops).items():

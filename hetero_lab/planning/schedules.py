@@ -175,7 +175,7 @@ class SchedulePlan(Framed):
         """Return one row for the plan and each baseline; ``schedule`` has its own table."""
         return plan_frame([("plan", self.predicted_us, 0.0, 0.0)], self.baselines)
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.to_frame(), repr(self.schedule): self.schedule.to_frame()}
 
 

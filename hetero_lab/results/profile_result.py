@@ -162,7 +162,7 @@ class Profile(Result, ProfileData):
     def __repr__(self) -> str:
         return summary(self)
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         subgraphs = self.tables["subgraphs"].drop(columns=["ops"])
         return {"Subgraphs": subgraphs.dropna(axis="columns", how="all")}
 
@@ -219,7 +219,7 @@ class ProfileTables(FromTables, Profile):
     def __repr__(self) -> str:
         return f"{text_table(self.tables['summary'][HEADLINE])}\n{self.limit}"
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.tables["summary"]}
 
 

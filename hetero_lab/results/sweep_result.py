@@ -144,7 +144,7 @@ class Sweep(Result):
     def _sentences(self) -> list[str]:
         return [self._heading, *self._remarks]
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return sweep_tables.shown(self.tables)
 
     @property

@@ -358,7 +358,7 @@ class Comparison(Result):
     def __repr__(self) -> str:
         return f"Comparison({self.verdict})"
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"What differs between the machines": self.machines, "Placements": self.table}
 
 

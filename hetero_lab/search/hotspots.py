@@ -137,11 +137,11 @@ class Hotspots(Result):
             frame[f"{device}_predicted_us"] = [row.predicted_us.get(device) for row in rows]
         return frame.assign(ops=["\n".join(row.ops) for row in rows])
 
-    def _shown(self) -> dict[str, pd.DataFrame]:
+    def _front_tables(self) -> dict[str, pd.DataFrame]:
         return {"": self.summary.drop(columns=["ops", "op_types"])}
 
     def __repr__(self) -> str:
-        first = self._shown()[""].head(_SHOWN)
+        first = self._front_tables()[""].head(_SHOWN)
         named = first.assign(op=[one_line(op, 60) for op in first["op"]])
         more = len(self.rows) - _SHOWN
         rest = [f"… {more:,} more"] if more > 0 else []

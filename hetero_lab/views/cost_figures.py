@@ -18,8 +18,9 @@ from hetero_lab.errors import PlanError
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
-from hetero_lab.views.graph_data import known_support
+from hetero_lab.views.graph_data import support_sets
 from hetero_lab.views.theme import (
+    BESIDE,
     BOUNDARY,
     GRID,
     LINE,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REORDERS = "reorders"
-_MOST_TYPES = 30
-_ROW_PX = 30
+_MOST_TYPES = 30  # rows; more would not fit a screen
+_ROW_PX = 30  # height, for a line of text in a cell
 _STRONGEST = 0.42  # opacity of a cell whose ops are all supported: text stays readable on it
 
 
@@ -64,19 +65,19 @@ def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None)
             ["op", "op_type", "device", "is_supported", "time_us"],
         ).astype({"time_us": float})
     else:
-        known_support(source)  # raises unless it is such a table
+        support_sets(source)  # raises unless it is such a table
         rows = source.melt(["op", "op_type"], var_name="device", value_name="is_supported")
         rows["time_us"] = math.nan
     by_place = ["op_type", "device"]
-    found = rows.groupby(by_place, sort=False, as_index=False).agg(
+    cells = rows.groupby(by_place, sort=False, as_index=False).agg(
         n_ops=("op", "size"),
         n_supported=("is_supported", "sum"),
         time_us=("time_us", lambda times: times.sum(min_count=1)),
     )
     if profile is not None:
         times = type_times(profile).loc[:, [*by_place, "time_us"]]
-        found = found.drop(columns="time_us").merge(times, "left", by_place)
-    return found.sort_values("n_ops", ascending=False, kind="stable", ignore_index=True)
+        cells = cells.drop(columns="time_us").merge(times, "left", by_place)
+    return cells.sort_values("n_ops", ascending=False, kind="stable", ignore_index=True)
 
 
 def type_times(profile: Profile) -> pd.DataFrame:
@@ -98,10 +99,10 @@ def type_times(profile: Profile) -> pd.DataFrame:
         op = counter.op if counter.kind == "op" else None
         rows.append((op_type, counter.device, op, float(counter.real_time_us)))
     frame = frame_of(rows, ["op_type", "device", "op", "time_us"])
-    found = frame.groupby(["op_type", "device"], as_index=False).agg(
+    times = frame.groupby(["op_type", "device"], as_index=False).agg(
         n_ops=("op", "nunique"), time_us=("time_us", "sum")
     )
-    return found.sort_values("time_us", ascending=False, kind="stable", ignore_index=True)
+    return times.sort_values("time_us", ascending=False, kind="stable", ignore_index=True)
 
 
 def op_types_by_device(
@@ -133,35 +134,45 @@ def op_types_by_device(
     if profile is not None:
         emulated = {**dict(profile.environment.emulated), **(emulated or {})}
     types, devices = (list(cells[name].unique()) for name in ("op_type", "device"))
-    shown = types[:_MOST_TYPES]
+    top_types = types[:_MOST_TYPES]
     styles = device_styles(devices, emulated)
     figure = ThemedFigure()
     for place, device in enumerate(devices):
-        own = cells.loc[(cells["device"] == device) & cells["op_type"].isin(shown)]
-        column = own.to_dict("records")
+        is_drawn = (cells["device"] == device) & cells["op_type"].isin(top_types)
+        column = cells.loc[is_drawn].to_dict("records")
         figure.add_heatmap(
-            x=[place], y=list(range(len(shown))),
-            z=[[cell["n_supported"] / cell["n_ops"]] for cell in column], zmin=0, zmax=1,
+            x=[place],
+            y=list(range(len(top_types))),
+            z=[[cell["n_supported"] / cell["n_ops"]] for cell in column],
+            zmin=0,
+            zmax=1,
             colorscale=[[0, styles[device].faded(0.0)], [1, styles[device].faded(_STRONGEST)]],
-            showscale=False, xgap=3, ygap=3, text=[[_cell_text(cell)] for cell in column],
-            texttemplate="%{text}", textfont={"color": TEXT, "size": 11},
+            showscale=False,
+            xgap=3,
+            ygap=3,
+            text=[[_cell_text(cell)] for cell in column],
+            texttemplate="%{text}",
+            textfont={"color": TEXT, "size": 11},
             hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
-        )  # fmt: skip
-    left_out = len(types) - len(shown)
+        )
+    left_out = len(types) - len(top_types)
     return finish(
         figure,
         "Op types by device",
         "ops that the device supports, of all; and their time"
         + (f" · {left_out} rarer types are left out" if left_out else ""),
-        150 + _ROW_PX * len(shown),
+        150 + _ROW_PX * len(top_types),
         (20, 20, 110, 20),
         x={
-            "tickvals": list(range(len(devices))), "ticktext": [styles[d].label for d in devices],
-            "side": "top", "showgrid": False, "zeroline": False,
+            "tickvals": list(range(len(devices))),
+            "ticktext": [styles[d].label for d in devices],
+            "side": "top",
+            "showgrid": False,
+            "zeroline": False,
             "range": [-0.5, len(devices) - 0.5],
         },
-        y=row_axis([plain(t, 30) for t in shown]),
-    )  # fmt: skip
+        y=row_axis([plain(t, 30) for t in top_types]),
+    )
 
 
 def _cell_text(cell: Mapping[Any, Any]) -> str:
@@ -170,9 +181,9 @@ def _cell_text(cell: Mapping[Any, Any]) -> str:
 
 
 def _cell_hover(cell: Mapping[Any, Any], device: str) -> str:
-    took = f"<br>they take {time_text(cell['time_us'])} there" if cell["time_us"] >= 0 else ""
+    time = f"<br>they take {time_text(cell['time_us'])} there" if cell["time_us"] >= 0 else ""
     count = f"{cell['n_supported']} of {cell['n_ops']} ops are supported"
-    return f"<b>{plain(cell['op_type'], 40)}</b> on {device}<br>{count}{took}"
+    return f"<b>{plain(cell['op_type'], 40)}</b> on {device}<br>{count}{time}"
 
 
 def time_by_op_type(profile: Profile) -> go.Figure:
@@ -183,19 +194,21 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has no counters.
     """
-    found = type_times(profile)
-    totals = found.groupby("op_type", sort=False)["time_us"].sum()
+    times = type_times(profile)
+    totals = times.groupby("op_type", sort=False)["time_us"].sum()
     types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
     total = totals.sum()
     figure = ThemedFigure()
     for device, style in styles_of(profile).items():
-        own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
+        rows = times.loc[(times["device"] == device) & times["op_type"].isin(types)]
         figure.add_bar(
-            orientation="h", name=style.label,
-            y=[types.index(op_type) for op_type in own["op_type"]], x=own["time_us"].tolist(),
+            orientation="h",
+            name=style.label,
+            y=[types.index(op_type) for op_type in rows["op_type"]],
+            x=rows["time_us"].tolist(),
             marker=style.bar(),
-            hovertext=[_bar_hover(row, style.label, total) for row in own.to_dict("records")],
-        )  # fmt: skip
+            hovertext=[_bar_hover(row, style.label, total) for row in rows.to_dict("records")],
+        )
     left_out = len(totals) - len(types)
     return finish(
         figure,
@@ -220,7 +233,7 @@ def _bar_hover(row: Mapping[Any, Any], device: str, total_us: float) -> str:
 
 # Not a colour that stands for a device: a placement uses several.
 _POINT = "#b0413e"
-_BAND = 0.05
+_BAND = 0.05  # relative half width of the band that shows how far a point is off
 _FEW_POINTS = 5  # fewer are no evidence for R²
 
 
@@ -242,15 +255,17 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     lowest = max(0.0, min(reached, default=math.inf) - room)
     heights = [min(ends[0], lowest), max(ends[1], max(reached, default=0.0) + room)]
     figure = ThemedFigure()
-    figure.add_scatter(
-        x=ends, y=ends, mode="lines", name="predicted = measured",
-        line={"color": LINE, "width": 1.5, "dash": "dot"},
-    )  # fmt: skip
+    line = {"color": LINE, "width": 1.5, "dash": "dot"}
+    figure.add_scatter(x=ends, y=ends, mode="lines", name="predicted = measured", line=line)
     figure.add_scatter(
         x=[*ends, *reversed(ends)],
         y=[end * (1 + _BAND) for end in ends] + [end * (1 - _BAND) for end in reversed(ends)],
-        fill="toself", fillcolor=GRID, line={"width": 0}, mode="lines", name=f"± {_BAND:.0%}",
-    )  # fmt: skip
+        fill="toself",
+        fillcolor=GRID,
+        line={"width": 0},
+        mode="lines",
+        name=f"± {_BAND:.0%}",
+    )
     figure.add_scatter(
         x=[row.measured_us for row in rows],
         y=[row.predicted_us for row in rows],
@@ -266,10 +281,8 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         ],
     )
     if not rows:
-        figure.add_annotation(
-            text="Not validated: calibrate with a larger budget", showarrow=False,
-            x=0.5, y=0.5, xref="paper", yref="paper",
-        )  # fmt: skip
+        centre = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+        figure.add_annotation(text="Not validated: calibrate with a larger budget", **centre)
     axis = {"gridcolor": GRID, "zeroline": False, "ticklabelstandoff": 4}
     return finish(
         figure,
@@ -296,7 +309,6 @@ def _errors(costs: CostModel) -> str:
 
 
 _MOST_MOVED, _OTHERS = 12, "other types"
-_FEW_OPS = 5
 _MOST_NAMED = 8  # parts and ops that a hover names
 _GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measured": "#aeb4be"}
 _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
@@ -317,34 +329,34 @@ class WaterfallStep:
 
 def steps(difference: Difference) -> list[WaterfallStep]:
     """Return the waterfall from before to after, then the whole difference."""
-    found: list[WaterfallStep] = []
+    result: list[WaterfallStep] = []
     at_us = 0.0
     if difference.predicted_ns is not None:
         groups: Any = difference.parts.groupby(["kind", "before", "after"])
         for key, rows in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
             us = round(float(rows["difference_us"].sum()), 3)
-            named = [f"{part_name(p)}: {change(p.difference_us)}" for p in rows.itertuples()]
-            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, _first(named)))
+            lines = [f"{part_name(p)}: {change(p.difference_us)}" for p in rows.itertuples()]
+            result.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, _first(lines)))
             at_us = round(at_us + us, 3)
-        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
+        result.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
     if (timed := difference.measurement) is not None:
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
         us = timed.difference_us
-        found.append(
+        result.append(
             WaterfallStep("measured", "measured difference", "", 0.0, us, interval_us=interval)
         )
-    return found
+    return result
 
 
 def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
     """Return the ops that move by type and target device, the most frequent types first."""
     moved = difference.moved
-    shown = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_MOVED)}
-    types = moved["op_type"].where(moved["op_type"].isin(shown), _OTHERS)
+    top_types = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_MOVED)}
+    types = moved["op_type"].where(moved["op_type"].isin(top_types), _OTHERS)
     totals = Counter(types)
     groups: Any = moved.groupby([types, "after"])
     grouped = {key: list(rows["op"]) for key, rows in groups}
-    order = sorted(grouped, key=lambda key: (key[0] not in shown, -totals[key[0]], *key))
+    order = sorted(grouped, key=lambda key: (key[0] not in top_types, -totals[key[0]], *key))
     return {key: grouped[key] for key in order}
 
 
@@ -354,18 +366,18 @@ def difference(difference: Difference) -> go.Figure:
     Each bar begins where the one above it ends; to the left is faster. A bar has the colour of
     the device that does the work: the one where the ops go, or that receives the tensor.
     """
-    found, moved = steps(difference), moved_types(difference)
+    bars, moved = steps(difference), moved_types(difference)
     types = list(dict.fromkeys(op_type for op_type, _ in moved))
     devices = [*difference.before.affinity.devices, *difference.after.affinity.devices]
     styles = device_styles(devices, difference.emulated)
-    sizes = ([len(found)] if found else []) + ([max(1, len(types))] if moved or not found else [])
+    sizes = ([len(bars)] if bars else []) + ([max(1, len(types))] if moved or not bars else [])
     height = 160 + sum(90 + _ROW_PX * size for size in sizes)
     figure = make_subplots(
         rows=len(sizes), cols=1, row_heights=sizes, vertical_spacing=90 / (height - 160)
     )
-    if found:
-        _draw_steps(figure, found, styles)
-    if moved or not found:
+    if bars:
+        _draw_steps(figure, bars, styles)
+    if moved or not bars:
         _draw_moved(figure, moved, types, styles, row=len(sizes))
     for style in styles.values():  # the legend: a device in each figure, whether it has a bar
         figure.add_bar(x=[None], y=[None], name=style.label, marker=style.bar())
@@ -386,10 +398,10 @@ def difference(difference: Difference) -> go.Figure:
 
 
 def _draw_steps(
-    figure: go.Figure, found: list[WaterfallStep], styles: dict[str, DeviceStyle]
+    figure: go.Figure, bars: list[WaterfallStep], styles: dict[str, DeviceStyle]
 ) -> None:
     where: Any = {"row": 1, "col": 1}
-    for place, step in enumerate(found):
+    for place, step in enumerate(bars):
         style = styles.get(step.device)
         marker = style.bar(_OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
         error, text = {}, ""
@@ -398,30 +410,37 @@ def _draw_steps(
             error = error_bars([(step.difference_us, low, high)], color=TEXT, thickness=1.5)
             text = f" [{change(low)}, {change(high)}]"
         figure.add_bar(
-            **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
-            marker=marker, showlegend=False, error_x=error,
+            **where,
+            orientation="h",
+            y=[place],
+            x=[step.difference_us],
+            base=[step.start_us],
+            marker=marker,
+            showlegend=False,
+            error_x=error,
             hovertext=[
                 f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{text}"
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
             ],
-        )  # fmt: skip
+        )
     ends = [0.0]
-    for step in found:
+    for step in bars:
         ends += [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
     low, high = min(ends), max(ends)
     room = 0.04 * (high - low) or 1.0
     # In a separate column, where no bar can be.
-    figure.add_scatter(
-        **where, x=[high + room] * len(found), y=list(range(len(found))), mode="text",
-        text=[f"  {change(step.difference_us)}" for step in found], cliponaxis=False,
-        textposition="middle right", textfont={"color": TEXT, "size": 11},
-        showlegend=False,
-    )  # fmt: skip
+    texts = [f"  {change(step.difference_us)}" for step in bars]
+    places = {"x": [high + room] * len(bars), "y": list(range(len(bars)))}
+    figure.add_scatter(**where, **places, **BESIDE, text=texts, showlegend=False)
     figure.update_xaxes(
-        **where, title="difference in latency (µs), left of 0: faster", gridcolor=GRID,
-        zeroline=True, zerolinecolor=LINE, range=[low - room, high + room],
-    )  # fmt: skip
-    figure.update_yaxes(row_axis([plain(step.label, 60) for step in found]), **where)
+        **where,
+        title="difference in latency (µs), left of 0: faster",
+        gridcolor=GRID,
+        zeroline=True,
+        zerolinecolor=LINE,
+        range=[low - room, high + room],
+    )
+    figure.update_yaxes(row_axis([plain(step.label, 60) for step in bars]), **where)
 
 
 def _draw_moved(
@@ -433,20 +452,28 @@ def _draw_moved(
 ) -> None:
     where: Any = {"row": row, "col": 1}
     for (op_type, device), ops in moved.items():
-        style, named = styles[device], _first([plain(op, 80) for op in ops])
+        style, lines = styles[device], _first([plain(op, 80) for op in ops])
         figure.add_bar(
-            **where, orientation="h", y=[types.index(op_type)], x=[len(ops)], marker=style.bar(),
+            **where,
+            orientation="h",
+            y=[types.index(op_type)],
+            x=[len(ops)],
+            marker=style.bar(),
             showlegend=False,
             hovertext=[
-                f"<b>{len(ops)} {plain(op_type)}</b> to {style.label}<br>" + "<br>".join(named)
+                f"<b>{len(ops)} {plain(op_type)}</b> to {style.label}<br>" + "<br>".join(lines)
             ],
-        )  # fmt: skip
+        )
     most = max(map(len, moved.values()), default=0)
     figure.update_xaxes(
-        **where, title="number of ops that move, in the colour of the device they go to",
-        gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
-        dtick=1 if most < _FEW_OPS else None,  # or it would be drawn at halves
-    )  # fmt: skip
+        **where,
+        title="number of ops that move, in the colour of the device they go to",
+        gridcolor=GRID,
+        rangemode="tozero",
+        zeroline=False,
+        tickformat=",d",
+        dtick=1 if most < 5 else None,  # or it would be drawn at halves
+    )
     names = [plain(op_type, 40) for op_type in types] or ["no op moves"]
     figure.update_yaxes(row_axis(names), **where)
 

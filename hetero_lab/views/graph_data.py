@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Support: TypeAlias = "pd.DataFrame | CostModel"
 
-NO_SUBGRAPH = -1
+NO_SUBGRAPH = -1  # below the number of any
 _TANGLED = 3  # wires for each node
 BIG = 160  # a graph of more ops than this has labels beside slow nodes only
 EXIT_LABEL_LIMIT = 60  # more boundaries than this have no bytes beside them
@@ -176,8 +176,8 @@ class GraphData:
     def box_us(self, box: GraphBox) -> float | None:
         """Return the time of a subgraph's ops in µs, ``None`` if no time is known."""
         times = [self.node_of[index].time_us for index in box.nodes]
-        known = [time for time in times if time is not None]
-        return float(sum(known)) if known and not box.n_unseen else None
+        known_us = [time for time in times if time is not None]
+        return float(sum(known_us)) if known_us and not box.n_unseen else None
 
 
 def data_of_profile(
@@ -222,7 +222,7 @@ def data_of_placement(
     )
 
 
-def known_support(support: Support) -> dict[str, frozenset[str]]:
+def support_sets(support: Support) -> dict[str, frozenset[str]]:
     """Return the ops of each device, in order; ArgumentError for something else."""
     if isinstance(support, CostModel):
         return {device: support.supports(device) for device in support.devices}
@@ -267,16 +267,16 @@ def graph_data(
     if the costs are, or do not know a device.
     """
     affinity.check_model(graph)
-    named = [op for s in partition.subgraphs for op in s.ops]
-    named += [boundary.op for boundary in partition.boundaries]
-    strange = [name for name in named if name not in graph.index_of]
+    names = [op for s in partition.subgraphs for op in s.ops]
+    names += [boundary.op for boundary in partition.boundaries]
+    strange = [name for name in names if name not in graph.index_of]
     if strange:
         raise ArgumentError(
             f"The partition is of another model: {graph.name!r} has no op {strange[0][:80]!r}."
         )
     members = _members(graph, partition)
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
-    displaced = {} if support is None else displacements(graph, partition, known_support(support))
+    displaced = {} if support is None else displacements(graph, partition, support_sets(support))
     how = "observed" if partition.observed else "predicted"
     predicted_us = {} if costs is None or counters else _predicted_us(costs, graph, affinity)
     if predicted_us:
@@ -305,7 +305,7 @@ def _predicted_us(costs: CostModel, graph: OpGraph, affinity: Affinity) -> dict[
     costs.check_graph(graph)
     costs.check_devices(affinity.devices)
     column = {device: number for number, device in enumerate(costs.devices)}
-    times = ((op, known[column[affinity[op]]]) for op, known in costs.op_us.items())
+    times = ((op, times_us[column[affinity[op]]]) for op, times_us in costs.op_us.items())
     return {op: us for op, us in times if us is not None}
 
 
@@ -374,14 +374,14 @@ def _edges(
     reorders = reorders_us(counters, partition)
     edges = []
     for node in drawn.values():
-        for producer, read in grouped(graph.ops[node.index].inputs).items():
+        for producer, uses in grouped(graph.ops[node.index].inputs).items():
             if producer not in drawn:
                 continue
-            op, ports = graph.ops[producer], sorted(set(read))
+            op, ports = graph.ops[producer], sorted(set(uses))
             crossing = {port: boundaries.get((op.name, port)) for port in ports}
             homes = {drawn[producer].subgraph, node.subgraph}
             crosses = len(homes) > 1 and NO_SUBGRAPH not in homes
-            took = sum(reorders[b.tensor] for b in crossing.values() if b)
+            reorder_us = sum(reorders[b.tensor] for b in crossing.values() if b)
             edges.append(
                 GraphEdge(
                     source=producer,
@@ -391,7 +391,7 @@ def _edges(
                     ),
                     sizes=tuple(op.outputs[port].n_bytes for port in ports),
                     is_boundary=crosses,
-                    reorder_us=took if crosses and counters else None,
+                    reorder_us=reorder_us if crosses and counters else None,
                 )
             )
     return tuple(edges)
@@ -425,8 +425,8 @@ def exit_labels(data: GraphData) -> dict[int, str]:
     sizes: dict[int, dict[str, int | None]] = {}
     for edge in data.edges:
         if edge.is_boundary:
-            found = sizes.setdefault(edge.source, {})
-            found.update(zip(edge.tensors, edge.sizes, strict=True))
+            tensors = sizes.setdefault(edge.source, {})
+            tensors.update(zip(edge.tensors, edge.sizes, strict=True))
     if len(sizes) > EXIT_LABEL_LIMIT:
         return {}
     return {
@@ -441,14 +441,14 @@ def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
     titles, is_big = {}, data.is_big
     for box in data.boxes:
         device = squeeze(box.device, 24)
-        took = data.box_us(box)
+        us = data.box_us(box)
         if box.n_unseen:
             device += f", {count_of(box.n_unseen, 'more op')}"
         options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
         if box.n_subgraphs > 1:
             options = [count_of(box.n_subgraphs, "subgraph"), str(box.index)]
-        if took is not None:
-            timed = [f"{option} · {time_text(took)}" for option in options]
+        if us is not None:
+            timed = [f"{option} · {time_text(us)}" for option in options]
             options = [*timed, options[1]] if is_big else timed
         titles[box.index] = tuple(options)
     return titles

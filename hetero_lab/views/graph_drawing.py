@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 780  # a row may be a sixth longer, and still fits a page of the site
-_BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
+_BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)  # each a third more: neighbours can be told apart
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
+# Room for the title, a line below it and a row of the legend; around the figure; and the graph.
 _TOP, _MARGIN, _EDGE = 104, 12, 12
 _COLOUR_BAR = 64  # height
 _SMALL = {"size": 10, "color": TEXT}
@@ -154,8 +155,8 @@ def placement_graph(
     elif isinstance(placed, Placement | Affinity | Priorities):
         raise ArgumentError("A placement is drawn with its model: placement_graph(placed, model).")
     elif isinstance(placed, Framed):
-        told = f"There is no graph of a {type(placed).__name__}"
-        raise ArgumentError(f"{told}, but of what hetero_lab.profile(model, placement) returns.")
+        fact = f"There is no graph of a {type(placed).__name__}"
+        raise ArgumentError(f"{fact}, but of what hetero_lab.profile(model, placement) returns.")
     else:
         data = data_of_placement(placed, None, support, costs)
     if color == "time" and not data.is_timed:
@@ -231,12 +232,12 @@ def _colour_axis(longest_us: float) -> dict[str, Any]:
 
 def _n_legend_rows(figure: go.Figure, available: float) -> int:
     traces: Any = figure.data
-    n_rows, used = 1, 0
+    n_rows, row_width = 1, 0
     for name in (trace.name for trace in traces if trace.showlegend is not False):
         entry = _LEGEND_ENTRY + _LETTER * len(name or "")
-        if used and used + entry > available:
-            n_rows, used = n_rows + 1, 0
-        used += entry
+        if row_width and row_width + entry > available:
+            n_rows, row_width = n_rows + 1, 0
+        row_width += entry
     return n_rows
 
 
@@ -251,8 +252,8 @@ def node_radius(node: GraphNode, longest_us: float | None) -> float:
 
 
 def _corners(f: Frame) -> list[Point]:
-    return [(f.left, f.top), (f.right, f.top), (f.right, f.bottom), (f.left, f.bottom),
-            (f.left, f.top)]  # fmt: skip
+    x0, x1, y0, y1 = f.left, f.right, f.top, f.bottom
+    return [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)]
 
 
 def _outline(f: Frame) -> list[list[Point]]:
@@ -293,13 +294,11 @@ class _Drawing:
 
     def add_boxes(self, style: DeviceStyle) -> None:
         devices = {box.index: box.device for box in self.data.boxes}
-        own = [piece for piece in self.page.frames if devices[piece.index] == style.device]
+        pieces = [piece for piece in self.page.frames if devices[piece.index] == style.device]
+        filling = {"fill": "toself", "fillcolor": style.faded(0.11), "legendgroup": style.device}
+        self.add_lines([_corners(piece) for piece in pieces], {"width": 0}, **filling)
         self.add_lines(
-            [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
-            fill="toself", fillcolor=style.faded(0.11),
-        )  # fmt: skip
-        self.add_lines(
-            [line for piece in own for line in _outline(piece)],
+            [line for piece in pieces for line in _outline(piece)],
             {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
             legendgroup=style.device,
             **({"name": style.label, "showlegend": True} if self.by_time else {}),
@@ -316,24 +315,21 @@ class _Drawing:
             some = [edge for edge in boundaries if width_level(edge.n_bytes, largest) == level]
             line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
             self.add_lines(self.routes(some), line, legendgroup="boundary")
+        name = f"boundary (the largest: {bytes_text(largest)})"
+        line, group = {"width": 4, "color": BOUNDARY}, {"legendgroup": "boundary"}
         self.figure.add_scatter(
-            x=[None], y=[None], mode="lines", line={"width": 4, "color": BOUNDARY},
-            name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
-            legendrank=1001,
-        )  # fmt: skip
+            x=[None], y=[None], mode="lines", line=line, name=name, legendrank=1001, **group
+        )
         routed = [(edge, lines) for edge in boundaries if (lines := self.routes([edge]))]
-        self.add_points(
-            [_spot(lines) for _, lines in routed], "markers",
-            marker={"size": 14, "color": BOUNDARY, "opacity": 0},
-            hovertext=[boundary_hover(edge, self.data) for edge, _ in routed],
-            showlegend=False, legendgroup="boundary",
-        )  # fmt: skip
+        spots = [_spot(lines) for _, lines in routed]
+        hover = [boundary_hover(edge, self.data) for edge, _ in routed]
+        look = {"marker": {"size": 14, "color": BOUNDARY, "opacity": 0}, "showlegend": False}
+        self.add_points(spots, "markers", hovertext=hover, **look, **group)
 
     def add_ops(self, style: DeviceStyle) -> None:
         ops = [n for n in self.data.nodes if not n.is_port and n.device == style.device]
-        marker: dict[str, Any] = {
-            "size": [2 * self.radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
-        }  # fmt: skip
+        marker: dict[str, Any] = {"color": style.colour, "opacity": 1}
+        marker["size"] = [2 * self.radii[n.index] for n in ops]
         if self.by_time:
             marker["color"] = [TEXT if n.time_us is None else n.time_us for n in ops]
             marker["coloraxis"] = "coloraxis"
@@ -355,24 +351,22 @@ class _Drawing:
         for precision, symbol in _MARKS.items():
             # A fused op runs as its leader does; a folded group may have several precisions.
             leading = (n for n in self.data.nodes if not n.leader)
-            own = [n.index for n in leading if precision in n.precision.split(", ")]
-            self.add_marks(
-                own, f"computes in {precision}", 1003,
-                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in own], symbol=symbol,
-                color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
-            )  # fmt: skip
+            ops = [n.index for n in leading if precision in n.precision.split(", ")]
+            size = [max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops]
+            look = {"color": "#ffffff", "opacity": 1, "line": {"width": 0.8, "color": TEXT}}
+            self.add_marks(ops, f"computes in {precision}", 1003, size=size, symbol=symbol, **look)
 
     def add_rings(self) -> None:
         """Ring the causes and consequences of displacement, and the ops searched for."""
         displaced = grouped((n.displaced.is_cause, n.index) for n in self.data.nodes if n.displaced)
         causes, others = displaced.get(True, []), displaced.get(False, [])
-        for name, own, symbol, colour, room, rank in (
+        for name, ops, symbol, colour, room, rank in (
             ("cause: not supported where preferred", causes, "circle-open", CAUSE, 6, 1005),
             ("consequence: placed with a cause", others, "diamond-open", CONSEQUENCE, 8, 1005),
             ("searched for", sorted(self.data.marked), "circle-open", TEXT, 9, 1004),
         ):
-            sizes = [2 * self.radii[i] + room for i in own]
-            self.add_marks(own, name, rank, size=sizes, symbol=symbol, color=colour, line_width=2)
+            sizes = [2 * self.radii[i] + room for i in ops]
+            self.add_marks(ops, name, rank, size=sizes, symbol=symbol, color=colour, line_width=2)
 
     def add_titles(self) -> None:
         """Write the longest title that fits above each subgraph."""
@@ -396,14 +390,12 @@ class _Drawing:
     def add_texts(
         self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
     ) -> None:
-        self.add_points(
-            places, "text", text=texts, textposition=position, textfont=_SMALL, showlegend=False,
-            **hover,
-        )  # fmt: skip
+        look = {"textposition": position, "textfont": _SMALL, "showlegend": False}
+        self.add_points(places, "text", text=texts, **look, **hover)
 
-    def add_marks(self, own: Sequence[int], name: str, rank: int, **marker: Any) -> None:
-        if own:
-            spots = [self.page.spots[i] for i in own]
+    def add_marks(self, ops: Sequence[int], name: str, rank: int, **marker: Any) -> None:
+        if ops:
+            spots = [self.page.spots[i] for i in ops]
             self.add_points(spots, "markers", name=name, legendrank=rank, marker=marker)
 
     def add_nodes(
@@ -418,10 +410,14 @@ class _Drawing:
         self.add_points(
             [self.page.spots[n.index] for n in nodes],
             "markers+text" if self.labels else "markers",
-            marker={**marker, "line": {"width": 0}}, text=texts if self.labels else None,
-            textposition=position, textfont=_SMALL, hovertext=hover,
-            customdata=[n.index for n in nodes], **legend,
-        )  # fmt: skip
+            marker={**marker, "line": {"width": 0}},
+            text=texts if self.labels else None,
+            textposition=position,
+            textfont=_SMALL,
+            hovertext=hover,
+            customdata=[n.index for n in nodes],
+            **legend,
+        )
 
     def add_points(self, points: Sequence[Point], mode: str, **options: Any) -> None:
         self.figure.add_scatter(

@@ -20,11 +20,11 @@ from hetero_lab.views.theme import SEVERAL, squeeze
 
 def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
     """Return the nodes whose name contains a text, in any case; ArgumentError if there is none."""
-    wanted = part.casefold()
-    found = tuple(node.index for node in data.nodes if wanted in node.name.casefold())
-    if not found:
+    text = part.casefold()
+    matches = tuple(node.index for node in data.nodes if text in node.name.casefold())
+    if not matches:
         raise _no_such_op(data, part, f"No op has {shorten(part)} in its name.")
-    return found
+    return matches
 
 
 def _no_such_op(data: GraphData, name: str, fact: str) -> ArgumentError:
@@ -41,22 +41,22 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
         raise _no_such_op(data, str(op), f"{shorten(str(op))} is not in the graph.")
     ends = [(edge.source, edge.target) for edge in data.edges]
     near = grouped([*ends, *((target, source) for source, target in ends)])
-    kept, border = {centre}, {centre}
+    reach, border = {centre}, {centre}
     for _ in range(hops):
-        border = {other for index in border for other in near.get(index, ())} - kept
-        kept |= border
+        border = {other for index in border for other in near.get(index, ())} - reach
+        reach |= border
     nodes = tuple(
-        replace(node, n_unseen=len(set(near.get(node.index, ())) - kept))
+        replace(node, n_unseen=len(set(near.get(node.index, ())) - reach))
         for node in data.nodes
-        if node.index in kept
+        if node.index in reach
     )
-    members = ((box, tuple(i for i in box.nodes if i in kept)) for box in data.boxes)
+    members = ((box, tuple(i for i in box.nodes if i in reach)) for box in data.boxes)
     n_ops = sum(node.n_ops for node in nodes)
     note = f"{n_ops} of {data.n_ops:,} ops: around {squeeze(op, 60)}, {count_of(hops, 'hop')}"
     return replace(
         data,
         nodes=nodes,
-        edges=tuple(e for e in data.edges if e.source in kept and e.target in kept),
+        edges=tuple(e for e in data.edges if e.source in reach and e.target in reach),
         boxes=tuple(
             replace(box, nodes=inside, n_unseen=len(box.nodes) - len(inside))
             for box, inside in members
@@ -116,16 +116,16 @@ def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()
     # The parts of an open scope: the scopes in it, and the ops directly in it.
     n_parts = Counter(path[-1] if path else "" for path in paths.values())
     n_parts.update({scope: len(scopes) for scope, scopes in inner.items()})
-    named = {*opened, *(s for n in nodes if n.name in opened for s in paths[n.index])}
-    wanted = named | {outer for name in named for outer in scopes_of(name)}
+    names = {*opened, *(s for n in nodes if n.name in opened for s in paths[n.index])}
+    open_scopes = names | {outer for name in names for outer in scopes_of(name)}
     closed: list[tuple[bool, int, str]] = []
 
     def close(scopes: Iterable[str]) -> None:
         for scope in scopes:
-            heapq.heappush(closed, (scope not in wanted, -sizes[scope], scope))
+            heapq.heappush(closed, (scope not in open_scopes, -sizes[scope], scope))
 
     close(inner.get("", ()))
-    total, kept = n_parts[""], set[str]()
+    total, groups = n_parts[""], set[str]()
     while closed:
         alike = [heapq.heappop(closed)]
         while closed and closed[0][:2] == alike[0][:2]:
@@ -135,16 +135,15 @@ def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()
         may_stay = alike[0][0]
         # A scope that is the only part of the one around it is the better name.
         if may_stay and more and total + more > most:
-            kept.update(scopes)
+            groups.update(scopes)
             continue
         total += more
         close(name for scope in scopes for name in inner.get(scope, ()))
-    return {index: scope for index, path in paths.items() for scope in path if scope in kept}
+    return {index: scope for index, path in paths.items() for scope in path if scope in groups}
 
 
-AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE = (
-    "auto", "fusion", "block", "scope", "subgraph", "none",
-)  # fmt: skip
+AUTO, FUSION, BLOCK = "auto", "fusion", "block"
+SCOPE, SUBGRAPH, NONE = "scope", "subgraph", "none"
 FOLDS = (AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE)
 MOST = 300  # a graph of at most this many ops is folded only on request
 MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs
@@ -190,17 +189,17 @@ class Shown:
             )
         if self.around is not None:
             data = neighbourhood(data, self.around, self.hops)
-        found = find_ops(data, self.find) if self.find else ()
-        if found:
-            note = f"{count_of(len(found), 'op')} with {squeeze(self.find, 30)!r} in the name"
-            data = replace(data, marked=frozenset(found), notes=(*data.notes, note))
+        matches = find_ops(data, self.find) if self.find else ()
+        if matches:
+            note = f"{count_of(len(matches), 'op')} with {squeeze(self.find, 30)!r} in the name"
+            data = replace(data, marked=frozenset(matches), notes=(*data.notes, note))
         fine = self._drawn(data, (), (), _FINE)
-        if not (fine.is_tangled or self.unfold or found):
+        if not (fine.is_tangled or self.unfold or matches):
             return fine
-        return self._drawn(data, self.unfold, found, _COARSE if fine.is_tangled else _FINE)
+        return self._drawn(data, self.unfold, matches, _COARSE if fine.is_tangled else _FINE)
 
     def _drawn(
-        self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: tuple[int, int]
+        self, data: GraphData, unfold: Collection[str], hits: Iterable[int], grain: tuple[int, int]
     ) -> GraphData:
         """Fold everything except the given groups, and except matches in few groups."""
         if self.fold == NONE:
@@ -209,12 +208,12 @@ class Shown:
         runs = {} if few_boxes else _runs(data.boxes, grain[0])
         bundles = {i: name for name, run in runs.items() for box in run for i in box.nodes}
         opened = {name for i, name in bundles.items() if data.node_of[i].name in unfold}
-        opened |= (set(unfold) & set(runs)) | _of_few(bundles, found)
+        opened |= (set(unfold) & set(runs)) | _of_few(bundles, hits)
         bundles = {index: name for index, name in bundles.items() if name not in opened}
         loose = [node for node in _foldable(data) if node.index not in bundles]
         groups = _fold(loose, self.fold, unfold, grain[1])
         opened = _opened(data, groups, set(unfold) - set(runs), self.fold)
-        opened |= _of_few(groups, found)
+        opened |= _of_few(groups, hits)
         groups = {index: name for index, name in groups.items() if name not in opened}
         closed = set(bundles.values())
         data = bundled(data, [run for name, run in runs.items() if name in closed])
@@ -228,9 +227,9 @@ def _runs(boxes: Sequence[GraphBox], most: int) -> dict[str, Sequence[GraphBox]]
     return {f"subgraphs {run[0].index} to {run[-1].index}": run for run in runs if len(run) > 1}
 
 
-def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
+def _of_few(groups: Mapping[int, str], matches: Iterable[int]) -> set[str]:
     """Return the groups that hold the matches, if they are few."""
-    hit = {groups[index] for index in found if index in groups}
+    hit = {groups[index] for index in matches if index in groups}
     return hit if len(hit) <= _FEW else set()
 
 
@@ -440,7 +439,7 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
         return replace(first, index=index)
     if all(node.is_port for node in members):
         return replace(first, index=index, name=groups[first.index], tensors=())
-    known = [node.time_us for node in members if node.time_us is not None]
+    times = [node.time_us for node in members if node.time_us is not None]
     ops = [node for node in members if not node.is_port]
     types = Counter(node.type for node in ops)
     devices = Counter(node.device for node in ops)
@@ -454,14 +453,14 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
         device=_one_of(devices),
         subgraph=first.subgraph,
         tensors=(),
-        time_us=float(sum(known)) if known else None,
+        time_us=float(sum(times)) if times else None,
         precision=", ".join(precisions),
         ops=tuple(node.name for node in ops),
         types=tuple(types.most_common()),
         devices=tuple(devices.most_common()),
         n_unseen=sum(node.n_unseen for node in members),
         # A group that hides a cause shows it.
-        displaced=max(displaced, key=lambda found: found.is_cause, default=None),
+        displaced=max(displaced, key=lambda d: d.is_cause, default=None),
     )
 
 

@@ -18,9 +18,9 @@ from hetero_lab.views.graph_data import GraphBox, GraphData
 from hetero_lab.views.layered import Layers, Wire, assign_coordinates
 
 CHARACTER, TITLE_CHARACTER = 6.0, 6.2  # width of a character of a label, of a title
-TITLE_HEIGHT = 16.0
-_LINE_HEIGHT = 11.5
-_NODE_GAP = 4.0
+TITLE_HEIGHT = 16.0  # a line of 10 px and room around it
+_LINE_HEIGHT = 11.5  # of a label, which is 10 px high
+_NODE_GAP = 4.0  # between a label and the node below it
 
 Point = tuple[float, float]
 Pair = tuple[int, int]
@@ -45,7 +45,7 @@ class Spacing:
 ROOMY = Spacing(across=13.0, lane=9.0, padding=7.0, turn=(30.0, 90.0))
 DENSE = Spacing(across=6.0, lane=5.0, padding=4.0, turn=(20.0, 45.0))
 CROWDED = Spacing(across=3.0, lane=0.8, padding=4.0, turn=(20.0, 45.0))
-_TURN_INSIDE = (4.0, 34.0)
+_TURN_INSIDE = (4.0, 34.0)  # that room inside a subgraph, where wires rise less
 
 
 def extent_of(kind: str, radius: float, label: str) -> Extent:
@@ -332,17 +332,17 @@ def _beside(spot: Point, text: str) -> tuple[float, float, float, float]:
     return spot[0], spot[0] + CHARACTER * len(text) + 4, spot[1] - _LINE_HEIGHT, spot[1]
 
 
-_STEP = 4.0
+_STEP = 4.0  # between places for a break: the least gap between ops
 _OVERHANG = 9.0  # how far a broken wire extends at both ends
-_ROW_GAP = 24.0
+_ROW_GAP = 24.0  # more than between subgraphs of a row
 _INSET = 5.0  # between the border of a broken subgraph and its content
-_CURVE_STEPS = 10
-# Costs of breaking a wire, a turning wire, a subgraph, a subgraph near its border, a node or
-# label; then of a row that is not full or too long (by the square of that), and of any row.
+_CURVE_STEPS = 10  # of a turn, which then looks smooth
+# Costs of breaking a wire, a turning wire, a subgraph, a subgraph near its border, a node or label.
 _WIRE, _TURN, _FRAME, _BORDER, _SOLID = 0.25, 0.3, 1.5, 3.0, 6.0
+# Costs of a row that is not full or too long (by the square of that), and of any row.
 _SLACK, _EXCESS, _ROW = 10.0, 90.0, 2.0
 _LONGEST = 1.15  # of the requested width, the longest row
-_NEAR = 40.0
+_NEAR = 40.0  # to a border: a break would leave a strip of less than an op and its label
 
 
 @dataclass(frozen=True)
@@ -385,10 +385,10 @@ def break_into_rows(strip: Strip, width: float) -> Page:
         ys += [y for line in wires.values() for _, y in line]
         low, high = min(ys, default=0.0), max(ys, default=1.0)
         dx, dy = -left, y - low
-        for found, points in ((spots, strip.spots), (exits, strip.exits)):
+        for places, points in ((spots, strip.spots), (exits, strip.exits)):
             for op, (px, py) in points.items():
                 if left <= px < right or (is_last and px == right):
-                    found[op] = (px + dx, py + dy)
+                    places[op] = (px + dx, py + dy)
         for f in here:
             goes_back, goes_on = f.left < left and not is_first, f.right > right and not is_last
             x0 = max(f.left, left) + dx - _OVERHANG * goes_back

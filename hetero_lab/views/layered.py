@@ -19,8 +19,8 @@ from scipy.optimize import isotonic_regression
 
 from hetero_lab.model.opgraph import grouped
 
-_SORTING_SWEEPS = 12
-_MOVING_SWEEPS = 12
+_SORTING_SWEEPS = 12  # to and fro; the best order of all is kept
+_MOVING_SWEEPS = 12  # half of them to and fro, then half that balance both sides
 _STRAIGHTENING_PASSES = 3  # a line that was straightened makes room for others
 _FARTHEST = 20.0  # a long line would climb like stairs if its vertices could move far for it
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
@@ -199,7 +199,7 @@ class _CoordinateAssignment:
     def sweep(self, forward: bool, sort: bool = False, both: bool = False) -> None:
         """Move each rank near to the one before it, or after it, or to both."""
         for rank in self.ranks if forward else reversed(self.ranks):
-            wanted, weight = {v: self.middle[v] for v in rank}, dict.fromkeys(rank, 0.1)
+            goals, weight = {v: self.middle[v] for v in rank}, dict.fromkeys(rank, 0.1)
             for vertex in rank:
                 before = self.before.get(vertex, ()) if forward or both else ()
                 after = self.after.get(vertex, ()) if both or not forward else ()
@@ -207,15 +207,15 @@ class _CoordinateAssignment:
                 near += [(self.middle[link.b] - link.shift, link.weight) for link in after]
                 if near:
                     weight[vertex] = sum(pull for _, pull in near)
-                    wanted[vertex] = sum(level * pull for level, pull in near) / weight[vertex]
+                    goals[vertex] = sum(level * pull for level, pull in near) / weight[vertex]
             if sort:
-                rank.sort(key=wanted.__getitem__)
+                rank.sort(key=goals.__getitem__)
             offsets = self.offsets(rank)
-            free = [wanted[v] - offset for v, offset in zip(rank, offsets, strict=True)]
-            placed = free
+            free = [goals[v] - offset for v, offset in zip(rank, offsets, strict=True)]
+            starts = free
             if free != sorted(free):
-                placed = isotonic_regression(free, weights=[weight[v] for v in rank]).x.tolist()
-            for vertex, start, offset in zip(rank, placed, offsets, strict=True):
+                starts = isotonic_regression(free, weights=[weight[v] for v in rank]).x.tolist()
+            for vertex, start, offset in zip(rank, starts, offsets, strict=True):
                 self.middle[vertex] = start + offset
 
     def straighten(self) -> None:
@@ -237,8 +237,8 @@ class _CoordinateAssignment:
                     low, high = least, most
                     run.append((vertex, level))
                 line = line[len(run) :]
-                wanted = median(self.middle[vertex] - level for vertex, level in run)
-                start = min(max(wanted, low), high)
+                goal = median(self.middle[vertex] - level for vertex, level in run)
+                start = min(max(goal, low), high)
                 for vertex, level in run:
                     self.middle[vertex] = start + level
 

@@ -66,28 +66,28 @@ def contents_of(result: Any) -> Contents:
     """Return what a page adds about a result; ArgumentError if it cannot be shown."""
     match result:
         case Profile():
-            counted = result if result.counters else None
-            split = counted if result.partition.n_subgraphs > 1 else None
+            with_counters = result if result.counters else None
+            split = with_counters if result.partition.n_subgraphs > 1 else None
             figures = {
                 placement_graph: result,
                 latency_samples: result,
                 time_by_subgraph: split,
-                time_by_op_type: counted,
+                time_by_op_type: with_counters,
                 timeline: result if result.spans else split,
             }
-            return Contents(figures, tables=_hotspots(counted))
+            return Contents(figures, tables=_hotspots(with_counters))
         case Sweep():
             profiles = [row.profile for row in result.rows if row.profile is not None]
             measured = result if profiles else None
-            counted = result if any(profile.counters for profile in profiles) else None
+            with_counters = result if any(profile.counters for profile in profiles) else None
             figures = {
                 latency_ranking: measured,
                 placement_latency: measured,
-                where_time_goes: counted,
+                where_time_goes: with_counters,
                 hosts: result if len(result.hosts) > 1 else None,
                 **({annex("accuracy of a sweep"): result} if labelled(result) else {}),
             }
-            tables = {"Summary": varying(result.summary), **_hotspots(counted)}
+            tables = {"Summary": varying(result.summary), **_hotspots(with_counters)}
             return Contents(figures, tables=tables)
         case Optimized():
             # A single device has no picture, the best split has one even where it lost.
@@ -126,23 +126,23 @@ def contents_of(result: Any) -> Contents:
     raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
 
 
-def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
-    return {} if counted is None else {"Hotspots": hotspots(counted).summary}
+def _hotspots(source: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
+    return {} if source is None else {"Hotspots": hotspots(source).summary}
 
 
 def _validated(costs: CostModel | None) -> CostModel | None:
     return costs if costs is not None and costs.validation_rows else None
 
 
-def figure(given: go.Figure) -> go.Figure:
+def figure(source: go.Figure) -> go.Figure:
     """Return a copy of a figure, to be drawn as it is."""
-    return type(given)(given)
+    return type(source)(source)
 
 
 def labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
-    known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
-    return sweep if any(known) else None
+    flags = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
+    return sweep if any(flags) else None
 
 
 def varying(summary: pd.DataFrame) -> pd.DataFrame:
@@ -256,29 +256,29 @@ def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
 
 def _apart(results: Sequence[Any]) -> Iterator[str]:
     """Say what differs where a placement has another latency in another result."""
-    found: list[tuple[Profile, str]] = []
+    earlier: list[tuple[Profile, str]] = []
     for result in results:
         sweep, kind = getattr(result, "sweep", result), type(result).__name__.lower()
         rows = sweep.rows if isinstance(sweep, Sweep) else ()
-        own = [
+        current = [
             (profile, kind)
             for row in rows
             if row.requests == 1 and not row.same_as and (profile := row.scaled_profile)
         ]
-        own = [(result, kind)] if isinstance(result, Profile) else own
-        for both in itertools.product(found, own):
+        current = [(result, kind)] if isinstance(result, Profile) else current
+        for both in itertools.product(earlier, current):
             one, other = (profile for profile, _ in both)
             lows, highs = zip(one.latency.ci95_us, other.latency.ci95_us, strict=True)
             is_same = one.label == other.label and one.affinity == other.affinity
             if is_same and max(lows) > min(highs):
-                took = (
+                sentences = (
                     f"{squeeze(p.configuration, 80)} takes {time_text(p.latency.median_us)} in the "
                     f"{where}"
                     for p, where in both
                 )
                 differ = ", ".join(filter(None, [differing(one, other), "time and load"]))
-                yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
-        found += own
+                yield f"{', '.join(sentences)}. What differs: {differ}; {NOT_IN_TURN}."
+        earlier += current
 
 
 def _section(
@@ -305,14 +305,14 @@ def _section(
             "about a real device."
             for name, base in emulated.items()
         ]
-        shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
+        front = (result.sweep if isinstance(result, Optimized) else result)._front_tables()
         if isinstance(result, CostModel):
-            shown = {"Units": result.to_frame()}
-        own = dict(result.tables) if isinstance(result, Result) else {}
+            front = {"Units": result.to_frame()}
+        frames = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
             title[:1].upper() + title[1:].replace("_", " "): frame
-            for title, frame in [*own.items(), *tables.items(), *shown.items()]
-            if title in shown or not any(frame is each for each in shown.values())
+            for title, frame in [*frames.items(), *tables.items(), *front.items()]
+            if title in front or not any(frame is each for each in front.values())
         }
     tables = {title: frame for title, frame in tables.items() if len(frame)}
     first = tables.pop("", None)

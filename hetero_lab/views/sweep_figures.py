@@ -17,6 +17,7 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_tables import could_be_seen, distinct
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
+    BESIDE,
     CLEAR,
     GRID,
     INTERVALS,
@@ -104,8 +105,8 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
 NO_GROUP = "none"
 _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 _POINTS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
-_MOST_GROUPS = 8
-_MOST_TICKS = 10
+_MOST_GROUPS = len(_POINTS)
+_MOST_TICKS = 10  # between whole numbers; the labels of more would touch
 
 
 def points(
@@ -119,22 +120,26 @@ def points(
     if not len(frame):
         return figure
     # Equal placements lie on the same point: a click should choose the measured one.
-    own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
+    measured = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
     across, up = scale_of(frame, x), scale_of(frame, y)
-    for place, (name, rows) in enumerate(_groups(own, group)):
+    for place, (name, rows) in enumerate(_groups(measured, group)):
         style = styles.get(name) if group == MOSTLY else None
         is_open = style is not None and style.emulated
         figure.add_scatter(
-            x=finite(rows[x], across), y=finite(rows[y], up), mode="markers",
+            x=finite(rows[x], across),
+            y=finite(rows[y], up),
+            mode="markers",
             name=f"mostly on {style.label}" if style else plain(name, 60),
-            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), up),
+            customdata=list(rows["label"]),
+            error_y=error_bars(intervals_of(rows, y), up),
             hovertext=[_point_hover(row, frame, x, y) for row in rows.to_dict("records")],
             marker={
-                "size": 12, "line": {"width": 2 if is_open else 0},
+                "size": 12,
+                "line": {"width": 2 if is_open else 0},
                 "color": style.colour if style else SPARE_COLOURS[place % len(SPARE_COLOURS)],
                 "symbol": "circle-open-dot" if is_open else _POINTS[place % len(_POINTS)],
             },
-        )  # fmt: skip
+        )
     return figure
 
 
@@ -145,14 +150,14 @@ def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
     # A column of whole numbers that has gaps holds floats.
     names = [f"{v:g}" if isinstance(v, float) else str(v) for v in frame[group]]
     order = list(dict.fromkeys(names))
-    kept = order if len(order) <= _MOST_GROUPS else order[: _MOST_GROUPS - 1]
+    top = order if len(order) <= _MOST_GROUPS else order[: _MOST_GROUPS - 1]
     label = group if group not in (MOSTLY, "devices") else ""
-    found = [
-        (f"{label} {name}".strip(), frame.loc[[other == name for other in names]]) for name in kept
+    groups = [
+        (f"{label} {name}".strip(), frame.loc[[other == name for other in names]]) for name in top
     ]
-    if len(kept) < len(order):
-        found.append(("others", frame.loc[[name not in kept for name in names]]))
-    return found
+    if len(top) < len(order):
+        groups.append(("others", frame.loc[[name not in top for name in names]]))
+    return groups
 
 
 def intervals_of(rows: pd.DataFrame, column: str) -> list[Interval]:
@@ -172,11 +177,11 @@ def scale_of(rows: pd.DataFrame, column: str) -> float:
 
 def finite(values: pd.Series, scale: float = 1) -> list[Any]:
     """Return texts and scaled numbers for JSON, which has neither NaN nor infinity."""
-    known = values.astype(object).where(values.notna(), math.inf)
-    return [v if isinstance(v, str) else scale * v if math.isfinite(v) else None for v in known]
+    filled = values.astype(object).where(values.notna(), math.inf)
+    return [v if isinstance(v, str) else scale * v if math.isfinite(v) else None for v in filled]
 
 
-_SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
+_ALWAYS = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
 
 
 def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) -> str:
@@ -188,7 +193,7 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
         f"{row['boundary_bytes']:,.0f} boundary bytes",
         ", ".join(f"{plain(device, 30)} {share:.0f}%" for device, share in shares.items() if share),
     ]
-    more = [name for name in dict.fromkeys((x, y)) if name not in _SAID]
+    more = [name for name in dict.fromkeys((x, y)) if name not in _ALWAYS]
     lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in more]
     same = [*map(str, frame.loc[frame["same_as"] == row["label"], "configuration"])]
     lines += [f"the same placement: {plain(name, 80)}" for name in same[:_MOST_GROUPS]]
@@ -226,7 +231,7 @@ _SYMBOLS = (
     "hexagon-open",
 )  # fmt: skip
 _WHISKERS = {"color": TEXT, "thickness": 1.2, "width": 3}
-_HOST_ROW_PX = 22
+_HOST_ROW_PX = 22  # for each host: a symbol of 9 px and room around it
 _SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
 
 
@@ -250,17 +255,23 @@ def hosts(sweep: Sweep) -> go.Figure:
     scale, axis = latency_axis([interval_of(row) for row in rows])
     figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, host in enumerate(names):
-        own = [row for row in rows if row["host"] == host]
+        host_rows = [row for row in rows if row["host"] == host]
         offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
         marker = {
-            "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
+            "symbol": _SYMBOLS[number % len(_SYMBOLS)],
+            "size": 9,
+            "color": TEXT,
             "line": {"width": 1.5, "color": TEXT},
-        }  # fmt: skip
+        }
         for col, (column, factor) in enumerate((("median_us", scale), ("ratio", 1.0)), start=1):
-            drawn = [row for row in own if row[column] == row[column]]
+            drawn = [row for row in host_rows if row[column] == row[column]]
             figure.add_scatter(
-                col=col, row=1, mode="markers", marker=marker,
-                name=plain(host, 40), legendgroup=str(number),
+                col=col,
+                row=1,
+                mode="markers",
+                marker=marker,
+                name=plain(host, 40),
+                legendgroup=str(number),
                 showlegend=None if col == 1 else False,
                 x=[factor * row[column] for row in drawn],
                 y=[labels.index(row["label"]) + offset for row in drawn],
@@ -268,15 +279,15 @@ def hosts(sweep: Sweep) -> go.Figure:
                     [interval_of(row, column) for row in drawn], factor, **_WHISKERS
                 ),
                 hovertext=[_host_hover(row) for row in drawn],
-            )  # fmt: skip
+            )
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
     figure.update_xaxes(axis, col=1)
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
-    named = {row["label"]: row["configuration"] for row in rows}
-    shown = [plain(named[label], 60) + (" *" if label in emulated else "") for label in labels]
+    titles = {row["label"]: row["configuration"] for row in rows}
+    ticks = [plain(titles[label], 60) + (" *" if label in emulated else "") for label in labels]
     return finish(
         figure,
         count_of(len(names), "host"),
@@ -285,7 +296,7 @@ def hosts(sweep: Sweep) -> go.Figure:
         190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
         (20, 30, 110, 60),
         x={"gridcolor": GRID, "zeroline": False},
-        y=row_axis(shown) | {"tickcolor": CLEAR},
+        y=row_axis(ticks) | {"tickcolor": CLEAR},
     )
 
 
@@ -301,7 +312,7 @@ def _host_hover(row: Mapping[Any, Any]) -> str:
 
 # Bars that may be the fastest; others are hollow. Intervals can be read on it, light or dark.
 _FIRST = "rgba(128, 128, 128, 0.3)"
-_ROW_PX = 34
+_ROW_PX = 34  # a bar, and the line of text behind it
 
 
 def latency_ranking(measured: Sweep | Result) -> go.Figure:
@@ -326,16 +337,17 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
     has = "judgement" in summary
     judged = dict(zip(summary["label"], summary["judgement"], strict=True)) if has else {}
     rows = sweep.ranking.to_dict("records")
-    shown = [sweep.shown_name(row) for row in sweep.ranked.rows]
+    names = [sweep.shown_name(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]
     scale, axis = latency_axis(latencies)
-    said = [judged.get(row["label"]) or f"group {row['group']}, {row['finding']}" for row in rows]
+    texts = [judged.get(row["label"]) or f"group {row['group']}, {row['finding']}" for row in rows]
     may_be_best = [
         judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
         for row in rows
     ]
     subgraphs = [
-        count_of(r["n_subgraphs"], "subgraph") + " · emulated" * bool(r["emulated"]) for r in rows
+        count_of(r["n_subgraphs"], "subgraph") + (" · emulated" if r["emulated"] else "")
+        for r in rows
     ]
     figure = ThemedFigure(
         go.Bar(
@@ -350,18 +362,15 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
             hovertext=[
                 f"<b>{plain(name, 200)}</b><br>{latency_text(interval_of(r))}<br>"
                 f"{words}, {n}{_emulated(r)}"
-                for name, r, words, n in zip(shown, rows, said, subgraphs, strict=True)
+                for name, r, words, n in zip(names, rows, texts, subgraphs, strict=True)
             ],
         )
     )
     figure.add_scatter(
         x=[min(scale * high, axis["range"][1]) for _, _, high in latencies],
         y=list(range(len(rows))),
-        mode="text",
-        text=[f"   {words} · {n}" for words, n in zip(said, subgraphs, strict=True)],
-        textposition="middle right",
-        textfont={"color": TEXT, "size": 11},
-        cliponaxis=False,
+        text=[f"   {words} · {n}" for words, n in zip(texts, subgraphs, strict=True)],
+        **BESIDE,
     )
     marks = ["filled: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
@@ -376,7 +385,7 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
         y=row_axis(
             [
                 plain(name, 60) + (" ⌂" if row["baseline"] else "")
-                for name, row in zip(shown, rows, strict=True)
+                for name, row in zip(names, rows, strict=True)
             ]
         ),
         bargap=0.3,

@@ -142,10 +142,10 @@ def _ink_layout(part: dict[str, Any]) -> None:
 
 
 def _ink(part: dict[str, Any], *keys: str) -> None:
-    def inked(given: Any) -> Any:
-        if isinstance(given, list | tuple | np.ndarray):  # of a heat map, rows of texts
-            return [inked(each) for each in given]
-        text = str(given)
+    def inked(value: Any) -> Any:
+        if isinstance(value, list | tuple | np.ndarray):  # of a heat map, rows of texts
+            return [inked(each) for each in value]
+        text = str(value)
         return f"{_INK}{text}</span>" if text and not text.startswith(_INK) else text
 
     for key in keys:
@@ -183,10 +183,13 @@ class DeviceStyle:
             "color": self.colour if opacity == 1 else self.faded(opacity),
             "line": {"width": 0},
             "pattern": {
-                "shape": self.pattern, "solidity": 0.2, "fillmode": "overlay",
-                "fgcolor": "#ffffff", "fgopacity": 0.5,
+                "shape": self.pattern,
+                "solidity": 0.2,
+                "fillmode": "overlay",
+                "fgcolor": "#ffffff",
+                "fgopacity": 0.5,
             },
-        }  # fmt: skip
+        }
 
     def faded(self, opacity: float) -> str:
         """Return the colour with an opacity, as CSS."""
@@ -234,8 +237,19 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 # The axis and the rest of the layout of bars that add up to times.
 TIME_AXIS = {"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero", "zeroline": False}
 STACKED: dict[str, Any] = {
-    "barmode": "stack", "bargap": 0.25, "showlegend": True, "legend_traceorder": "normal",
-}  # fmt: skip
+    "barmode": "stack",
+    "bargap": 0.25,
+    "showlegend": True,
+    "legend_traceorder": "normal",
+}
+
+# Text to the right of a bar, over whatever is there.
+BESIDE: dict[str, Any] = {
+    "mode": "text",
+    "textposition": "middle right",
+    "textfont": {"color": TEXT, "size": 11},
+    "cliponaxis": False,
+}
 
 LOG_AXIS = {"type": "log", "dtick": 1, "exponentformat": "power"}  # of errors
 
@@ -305,10 +319,14 @@ def finish(
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
     """Return an axis with a row for each name, from the top down; the names are safe to show."""
     return {
-        "tickvals": list(range(len(names))), "ticktext": list(names),
-        "range": [len(names) - 0.5, -0.5], "automargin": True, "showgrid": False,
-        "zeroline": False, "ticklabelstandoff": 6,
-    }  # fmt: skip
+        "tickvals": list(range(len(names))),
+        "ticktext": list(names),
+        "range": [len(names) - 0.5, -0.5],
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+        "ticklabelstandoff": 6,
+    }
 
 
 def shade(figure: go.Figure, place: int) -> None:

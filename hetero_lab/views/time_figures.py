@@ -39,7 +39,7 @@ from hetero_lab.views.theme import (
 )
 
 _MOST_ROWS = 40  # more subgraphs than this have thinner bars without names
-_SUBGRAPH_PX = 24
+_SUBGRAPH_PX = 24  # a bar with its name beside it
 _SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 
 
@@ -66,41 +66,41 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
         The profile has no counters.
     """
     counters_of(profile)
-    found = profile.tables["subgraphs"].to_dict("records")
-    named = len(found) <= _MOST_ROWS
+    rows = profile.tables["subgraphs"].to_dict("records")
+    has_names = len(rows) <= _MOST_ROWS
     figure = ThemedFigure()
     for device, style in styles_of(profile).items():
-        own = [row for row in found if row["device"] == device]
+        of_device = [row for row in rows if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
-            values = [row[f"{part}_us"] for row in own]
+            values = [row[f"{part}_us"] for row in of_device]
             if not any(values) and part == "reorders":
                 continue
             figure.add_bar(
                 orientation="h",
-                y=[row["subgraph"] for row in own],
+                y=[row["subgraph"] for row in of_device],
                 x=values,
                 name=f"{style.label}: {part}",
                 marker=style.bar(opacity),
                 hovertext=[
                     f"<b>subgraph {row['subgraph']}</b> on {style.label}<br>"
                     f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
-                    for row, value in zip(own, values, strict=True)
+                    for row, value in zip(of_device, values, strict=True)
                 ],
             )
-    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if named else "" for r in found]
+    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if has_names else "" for r in rows]
     return finish(
         figure,
         f"Time by subgraph of {plain(profile.configuration, 80)}",
         "by counters, measured in a separate compile · hatched: emulated",
-        160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
+        160 + _SUBGRAPH_PX * min(len(rows), _MOST_ROWS),
         (20, 20, 100, 50),
         x=TIME_AXIS,
-        y=row_axis(names) | ({} if named else {"title": "subgraphs, in execution order"}),
+        y=row_axis(names) | ({} if has_names else {"title": "subgraphs, in execution order"}),
         **STACKED,
     )
 
 
-_BINS = 60
+_BINS = 60  # so that a bar is some ten pixels wide
 _FAR = 6.0  # samples farther than this many quartile ranges above the third quartile are not drawn
 _SAMPLES_PX, _BARS_SHARE = 118, 0.62  # height of a row, and how much of it the bars may take
 
@@ -152,42 +152,42 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     in_turn = isinstance(profiles, Sweep)
     if isinstance(profiles, Sweep):
         profiles = [p for row in profiles.ranked.rows if (p := row.scaled_profile) is not None]
-    chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
-    if not chosen:
+    several = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    if not several:
         raise ArgumentError("Give at least one profile to draw the latency samples of.")
-    edges, counted = histograms(chosen)
+    edges, tallies = histograms(several)
     styles = device_styles(
-        [device for profile in chosen for device in profile.affinity.devices],
-        {name: base for profile in chosen for name, base in profile.environment.emulated},
+        [device for profile in several for device in profile.affinity.devices],
+        {name: base for profile in several for name, base in profile.environment.emulated},
     )
     scale, axis = latency_axis([(edges[-1], edges[-1], edges[-1])])
     low, high = scale * edges[0], scale * edges[-1]
     margin = 0.02 * (high - low)
+    wide = {"x0": low - margin, "x1": high + margin}
+    beside = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "middle", "showarrow": False}
     bins = list(pairwise(edges))
-    tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
+    tallest = max(max(n) / len(p.latency) for p, n in zip(several, tallies, strict=True))
     figure = ThemedFigure()
-    for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
+    for place, (profile, counts) in enumerate(zip(several, tallies, strict=True)):
         base, latency = -float(place), profile.latency
         n_samples, tall = len(latency), {"y0": base, "y1": base + 0.68}
         median, start, end = (scale * us for us in (latency.median_us, *latency.ci95_us))
         figure.add_bar(
             x=[scale * (a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
-            base=base, width=scale * (edges[1] - edges[0]),
+            base=base,
+            width=scale * (edges[1] - edges[0]),
             marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
                 f"<b>{plain(profile.configuration)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
                 for n, (a, b) in zip(counts, bins, strict=True)
             ],
-        )  # fmt: skip
+        )
+        figure.add_shape(type="line", **wide, y0=base, y1=base, line={"width": 1, "color": GRID})
         figure.add_shape(
-            type="line", x0=low - margin, x1=high + margin, y0=base, y1=base,
-            line={"width": 1, "color": GRID},
-        )  # fmt: skip
-        figure.add_shape(
-            type="rect", **tall, x0=start, x1=end, fillcolor=TEXT, opacity=0.3, line_width=0,
-        )  # fmt: skip
+            type="rect", **tall, x0=start, x1=end, fillcolor=TEXT, opacity=0.3, line_width=0
+        )
         figure.add_shape(
             type="line", **tall, x0=median, x1=median, line={"width": 2, "color": TEXT}
         )
@@ -199,22 +199,19 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             (f"<b>{plain(profile.configuration, 80)}</b>   {squares}", 0.9),
             (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
         ):
-            figure.add_annotation(
-                text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
-                showarrow=False,
-            )  # fmt: skip
+            figure.add_annotation(text=text, y=base + height, **beside)
     return finish(
         figure,
         "Latency samples",
         "line: median · band: its 95 % interval in this run · height: share of samples"
-        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 and not in_turn else ""),
-        _SAMPLES_PX * len(chosen) + 134,
+        + (f" · {NOT_IN_TURN}" if len(several) > 1 and not in_turn else ""),
+        _SAMPLES_PX * len(several) + 134,
         (16, 16, 84, 50),
-        x={**axis, "range": [low - margin, high + margin], "zeroline": False, "showline": False},
-        y={"visible": False, "range": [0.96 - len(chosen), 1.0], "fixedrange": True},
+        x={**axis, "range": [*wide.values()], "zeroline": False, "showline": False},
+        y={"visible": False, "range": [0.96 - len(several), 1.0], "fixedrange": True},
         bargap=0,
         showlegend=False,
-    )  # fmt: skip
+    )
 
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
@@ -236,15 +233,15 @@ _EXCEEDS = "<br>the counters add up to more than the latency"
 def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, float, dict[str, Any]]]:
     """Return name, latency in µs and its parts of each profile that has counters."""
     if isinstance(results, Sweep):
-        named = [
+        latencies = [
             (results.shown_name(row), row.latency.us, row.profile.counters)
             for row in results.rows
             if row.profile and row.latency and not row.same_as
         ]
     else:
         profiles = [results] if isinstance(results, Profile) else results
-        named = [(p.configuration, p.latency.median_us, p.counters) for p in profiles]
-    return [(label, us, time_parts(counters, us)) for label, us, counters in named if counters]
+        latencies = [(p.configuration, p.latency.median_us, p.counters) for p in profiles]
+    return [(label, us, time_parts(counters, us)) for label, us, counters in latencies if counters]
 
 
 def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
@@ -253,24 +250,24 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     Counters come from a separate compile. Where they add up to more than the wall-clock latency,
     by overlapping kernels or noise, the bar is longer than the marked latency and has no rest.
     """
-    found = splits(results)
-    places = list(range(len(found)))
+    bars = splits(results)
+    places = list(range(len(bars)))
     figure = ThemedFigure()
     for key, name, colour in _LATENCY_PARTS:
         figure.add_bar(
             orientation="h",
             y=places,
-            x=[parts[f"{key}_us"] for _, _, parts in found],
+            x=[parts[f"{key}_us"] for _, _, parts in bars],
             name=name,
             marker={"color": colour},
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{name}: {parts[f'{key}_us']:,.1f} µs of "
                 f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
-                for label, us, parts in found
+                for label, us, parts in bars
             ],
         )
     figure.add_scatter(
-        x=[us for _, us, _ in found],
+        x=[us for _, us, _ in bars],
         y=places,
         mode="markers",
         name="wall-clock latency",
@@ -281,17 +278,17 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         figure,
         "Where the latency goes",
         "by counters, measured in a separate compile" + (f" · {NOT_IN_TURN}" if apart else ""),
-        150 + 36 * max(1, len(found)),
+        150 + 36 * max(1, len(bars)),
         (20, 30, 100, 50),
         x=TIME_AXIS,
-        y=row_axis([plain(name, 60) for name, _, _ in found]),
+        y=row_axis([plain(name, 60) for name, _, _ in bars]),
         barmode="stack",
         bargap=0.35,
     )
 
 
-_HALF_LANE = 0.33
-_FADED = 0.4
+_HALF_LANE = 0.33  # a third of a lane stays free between bars
+_FADED = 0.4  # opacity at which a colour is still that of its device
 
 
 def runs(profile: Profile) -> list[Span]:
@@ -302,17 +299,17 @@ def runs(profile: Profile) -> list[Span]:
     neither spans nor counters.
     """
     if not profile.spans:
-        counters, found, at_s = counters_of(profile), list[Span](), 0.0
+        counters, spans, at_s = counters_of(profile), list[Span](), 0.0
         for s in profile.partition.subgraphs:
             begin_s = at_s
             at_s += sum(c.real_time_us for c in counters if c.subgraph == s.index) / 1e6
-            found.append(Span(0, s.index, s.device, begin_s, at_s))
-        return found
-    shown = typical_request(profile.spans)
-    start_s = min(s.start_s for s in profile.spans if s.request == shown)
-    end_s = max(s.end_s for s in profile.spans if s.request == shown)
+            spans.append(Span(0, s.index, s.device, begin_s, at_s))
+        return spans
+    request = typical_request(profile.spans)
+    start_s = min(s.start_s for s in profile.spans if s.request == request)
+    end_s = max(s.end_s for s in profile.spans if s.request == request)
     return [
-        Span(s.request - shown, s.subgraph, s.device, s.start_s - start_s, s.end_s - start_s)
+        Span(s.request - request, s.subgraph, s.device, s.start_s - start_s, s.end_s - start_s)
         for s in sorted(profile.spans, key=lambda s: s.start_s)
         if s.end_s > start_s and s.start_s < end_s
     ]
@@ -331,30 +328,29 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    found, title = runs(profile), f"Timeline of {plain(profile.configuration, 80)}"
+    spans, title = runs(profile), f"Timeline of {plain(profile.configuration, 80)}"
     critical: set[int] | None = None
     subtitle = "reconstructed from counters: order is real, start times are not measured"
     axis = "time by counters (µs)"
     if profile.spans:
-        shown = typical_request(profile.spans)
-        critical = {s.subgraph for s in critical_spans(profile) if s.request == shown}
-        n = len({span.request for span in found}) - 1
+        request = typical_request(profile.spans)
+        critical = {s.subgraph for s in critical_spans(profile) if s.request == request}
+        n = len({span.request for span in spans}) - 1
         others = "1 other that was" if n == 1 else f"{n} others that were"
         subtitle = "the request of median duration" + (f", and {others} in flight" if n else "")
         title, axis = f"{title}, measured", "time (µs)"
     n_ops = {s.index: len(s.ops) for s in profile.partition.subgraphs}
     styles = styles_of(profile)
-    return lanes(found, critical, n_ops, styles, title=title, subtitle=subtitle, axis=axis)
+    return lanes(spans, critical, n_ops, styles, title=title, subtitle=subtitle, axis=axis)
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
-    n_ops = {s.index: len(s.ops) for s in plan.schedule.partition.subgraphs}
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
     return lanes(
         plan.schedule.entries,
-        {span.subgraph for span in plan.schedule.critical_path},
-        n_ops,
+        {entry.subgraph for entry in plan.schedule.critical_path},
+        {s.index: len(s.ops) for s in plan.schedule.partition.subgraphs},
         device_styles(plan.schedule.devices, plan.emulated),
         title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",
@@ -363,7 +359,7 @@ def schedule(plan: SchedulePlan) -> go.Figure:
 
 
 def lanes(
-    found: Sequence[Span],
+    spans: Sequence[Span],
     critical: Collection[int] | None,
     n_ops: Mapping[int, int],
     styles: Mapping[str, DeviceStyle],
@@ -378,27 +374,27 @@ def lanes(
     runs are faded.
     """
     devices = list(styles)
-    path = [span for span in found if critical and not span.request and span.subgraph in critical]
-    faded = set(found).difference(path) if critical is not None else set()
+    path = [span for span in spans if critical and not span.request and span.subgraph in critical]
+    faded = set(spans).difference(path) if critical is not None else set()
     figure = ThemedFigure()
     for device, style in styles.items():
         # The legend takes the colour of the first bar, which should not be a faded one.
-        own = sorted((s for s in found if s.device == device), key=faded.__contains__)
+        lane = sorted((s for s in spans if s.device == device), key=faded.__contains__)
         figure.add_bar(
             orientation="h",
-            y=[devices.index(device)] * len(own),
-            base=[1e6 * span.start_s for span in own],
-            x=[_took_us(span) for span in own],
+            y=[devices.index(device)] * len(lane),
+            base=[span.start_us for span in lane],
+            x=[_took_us(span) for span in lane],
             name=style.label,
             marker={
-                "color": [style.faded(_FADED) if s in faded else style.colour for s in own],
+                "color": [style.faded(_FADED) if s in faded else style.colour for s in lane],
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=["" if span.request else str(span.subgraph) for span in own],
+            text=["" if span.request else str(span.subgraph) for span in lane],
             textposition="inside",
             # Faded bars let the page shine through, which may be light or dark.
-            insidetextfont={"color": [TEXT if s in faded else ink_on(style.colour) for s in own]},
+            insidetextfont={"color": [TEXT if s in faded else ink_on(style.colour) for s in lane]},
             insidetextanchor="middle",
             hovertext=[
                 hover(
@@ -407,12 +403,12 @@ def lanes(
                     "on the critical path" if span in path else "",
                     f"request {span.request:+d}" if span.request else "",
                 )
-                for span in own
+                for span in lane
             ],
-        )  # fmt: skip
+        )
     if path:
         figure.add_scatter(
-            x=[1e6 * at_s for span in path for at_s in (span.start_s, span.end_s)],
+            x=[us for span in path for us in (span.start_us, span.end_us)],
             y=[devices.index(span.device) + _HALF_LANE for span in path for _ in range(2)],
             mode="lines",
             line={"width": 3, "color": TEXT},
@@ -433,4 +429,4 @@ def lanes(
 
 
 def _took_us(span: Span) -> float:
-    return 1e6 * (span.end_s - span.start_s)
+    return span.end_us - span.start_us

@@ -37,5 +37,5 @@ class LastPicture(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         text = plain_text(f"{self._picture()[0]} {_LIVE}")
-        shown = super()._repr_mimebundle_(**options) or {}
-        return {**shown, "text/plain": text, "text/html": self._repr_html_()}
+        bundle = super()._repr_mimebundle_(**options) or {}
+        return {**bundle, "text/plain": text, "text/html": self._repr_html_()}

@@ -68,7 +68,7 @@ class Figure(anywidget.AnyWidget):
     def __init__(self, clicked: Callable[[Any, bool], None] | None = None, **options: Any):
         super().__init__(**options)
         if clicked is not None:
-            self.on_msg(lambda _, told, __: clicked(told["chosen"], told["shift"]))
+            self.on_msg(lambda _, event, __: clicked(event["chosen"], event["shift"]))
 
 
 class Rows(anywidget.AnyWidget):
@@ -141,14 +141,19 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
     """Return the trace of the rings around A and B."""
     frame = exploring.shown
     rows = frame.loc[frame["label"].isin([exploring.a, exploring.b])]
-    marks = ["A" * (label == exploring.a) + "B" * (label == exploring.b) for label in rows["label"]]
+    sides = (("A", exploring.a), ("B", exploring.b))
+    marks = ["".join(side for side, a in sides if a == label) for label in rows["label"]]
     return {
         "x": finite(rows[exploring.x], scale_of(frame, exploring.x)),
-        "y": finite(rows[exploring.y], scale_of(frame, exploring.y)), "mode": "markers+text",
-        "text": marks, "textposition": "top right",
-        "textfont": {"size": 14, "color": TEXT}, "showlegend": False, "cliponaxis": False,
+        "y": finite(rows[exploring.y], scale_of(frame, exploring.y)),
+        "mode": "markers+text",
+        "text": marks,
+        "textposition": "top right",
+        "textfont": {"size": 14, "color": TEXT},
+        "showlegend": False,
+        "cliponaxis": False,
         "marker": {"size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5}},
-    }  # fmt: skip
+    }
 
 
 class Pane:
@@ -206,20 +211,20 @@ class GraphPane:
     def first(self) -> Shown:
         return Shown(fold=str(self._fold.value))
 
-    def show(self, shown: Shown) -> None:
+    def show(self, part: Shown) -> None:
         """Draw another part of the same graph; if there is none, say so and keep the picture."""
         if not self.label:
             return
         try:
-            self.data, self.figure.drawn = self.drawn(self.label, shown, self.figure.width)
+            self.data, self.figure.drawn = self.drawn(self.label, part, self.figure.width)
         except HeteroLabError as error:
             self._message.value = message(str(error))
             return
-        self.shown, self._message.value = shown, ""
+        self.shown, self._message.value = part, ""
         self._setting = True
         try:
-            self._find.value, self._around.value = shown.find, shown.around or ""
-            self._hops.value = shown.hops
+            self._find.value, self._around.value = part.find, part.around or ""
+            self._hops.value = part.hops
         finally:
             self._setting = False
 
@@ -228,9 +233,9 @@ class GraphPane:
         assert profile is not None
         return data_of_profile(profile)
 
-    def _drawn(self, label: str, shown: Shown, room: int) -> tuple[GraphData, str]:
+    def _drawn(self, label: str, part: Shown, room: int) -> tuple[GraphData, str]:
         """Return the nodes, and the figure for a room of so many pixels, as JSON."""
-        data = shown.of(self._whole(label))
+        data = part.of(self._whole(label))
         # Its margins are 48 px, and a row may be 15 % longer than asked.
         return data, str(draw(data, max(400, int((room - 48) / 1.15)) if room else WIDTH).to_json())
 
@@ -260,9 +265,12 @@ class GraphPane:
 
 def _text(label: str, placeholder: str) -> ipw.Text:
     return ipw.Text(
-        description=label, placeholder=placeholder, continuous_update=False,
-        layout={"width": "290px"}, style={"description_width": "70px"},
-    )  # fmt: skip
+        description=label,
+        placeholder=placeholder,
+        continuous_update=False,
+        layout={"width": "290px"},
+        style={"description_width": "70px"},
+    )
 
 
 _NEEDS_KERNEL = "Choosing, filtering, comparing and the other tabs"
@@ -365,13 +373,16 @@ class SweepExplorer(LastPicture):
         self.rows = Rows()
         self.controls = SimpleNamespace(
             filter=ipw.Text(
-                description="filter", placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
-                continuous_update=False, layout={"width": "370px"}, style=_WIDE,
+                description="filter",
+                placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
+                continuous_update=False,
+                layout={"width": "370px"},
+                style=_WIDE,
             ),
             x=_dropdown("across", axes, state.x),
             y=_dropdown("up", axes, state.y),
             group=_dropdown("group by", state.groupings, state.group),
-        )  # fmt: skip
+        )
         self.points = Figure(lambda label, shift: self._choose(**{"b" if shift else "a": label}))
         self.points.add_class("hlx-points")
         self.rows.add_class("hlx-placements")
@@ -452,20 +463,20 @@ class SweepExplorer(LastPicture):
             if name == COUNTERS:
                 counters = profile.tables["counters"].query("status == 'EXECUTED'")
                 slowest = counters.sort_values("real_time_us", ascending=False, kind="stable")
-                named = slowest["op"].where(slowest["op"] != "", slowest["node_name"])
-                nodes = slowest.assign(op=named)[_NODE_COLUMNS]
+                names = slowest["op"].where(slowest["op"] != "", slowest["node_name"])
+                nodes = slowest.assign(op=names)[_NODE_COLUMNS]
                 figure = str(time_by_op_type(profile).to_json())
                 return "", figure, _listed(nodes, "Slowest nodes")
-            found = self.exploring.difference(a, b)
+            change = self.exploring.difference(a, b)
         except HeteroLabError as error:
             is_bare = name != COMPARED and not profile.counters and a.endswith("(recorded)")
             return (message("The recording holds no counters." if is_bare else str(error)),)
-        if found is None:
+        if change is None:
             return (message(_CHOOSE),)
-        words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
-        moved = _listed(found.ops, f"Ops that move: {len(found.ops)}", 200)
-        figure = str(difference(found).to_json())
-        return f"<div>{words}</div>", figure, _listed(found.summary) + moved
+        words = "<br>".join(html.escape(line) for line in repr(change).splitlines())
+        moved = _listed(change.ops, f"Ops that move: {len(change.ops)}", 200)
+        figure = str(difference(change).to_json())
+        return f"<div>{words}</div>", figure, _listed(change.summary) + moved
 
     def _draw_ahead(self) -> None:
         """Draw for the open tab what may be chosen next, bit by bit, while the kernel waits."""

@@ -43,7 +43,7 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    kept = pd.Series(True, index=frame.index)
+    mask = pd.Series(True, index=frame.index)
     by_heading = {heading_of(str(name)).replace(" ", "_"): str(name) for name in frame.columns}
     for token in text.split():
         term = _TERM.match(token)
@@ -57,19 +57,19 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
             column = frame["label"] + "\n" + frame["configuration"] + "\n" + frame["devices"]
         texts = pd.Series([str(v).casefold() for v in column], index=frame.index, dtype=object)
         if compare == "has":
-            kept &= texts.str.contains(value.casefold(), regex=False)
+            mask &= texts.str.contains(value.casefold(), regex=False)
         elif pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
             try:
-                kept &= column.notna() & _COMPARE[compare](column, _number(name, value))
+                mask &= column.notna() & _COMPARE[compare](column, _number(name, value))
             except ValueError:
                 raise ArgumentError(
                     f"{name} holds numbers; {shorten(value)} is not a number."
                 ) from None
         elif compare in ("=", "!="):
-            kept &= _COMPARE[compare](texts, value.casefold())
+            mask &= _COMPARE[compare](texts, value.casefold())
         else:
             raise ArgumentError(f"{name} holds text: compare it with = or !=.")
-    return frame.loc[kept]
+    return frame.loc[mask]
 
 
 def _number(name: str, text: str) -> float:
@@ -93,11 +93,11 @@ class ExplorerState:
     """
 
     def __init__(self, sweep: Sweep, before: Sweep | None = None):
-        for given in (sweep, before):
-            if not isinstance(given, Sweep | None) or sweep is None:
+        for argument in (sweep, before):
+            if not isinstance(argument, Sweep | None) or sweep is None:
                 raise ArgumentError(
                     "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
-                    f"{type(given).__name__}."
+                    f"{type(argument).__name__}."
                 )
         self.sweep = sweep
         self.comparison: Comparison | None = compare(before, sweep) if before else None
@@ -153,7 +153,7 @@ class ExplorerState:
 
         An empty ``b`` ends the comparison.
         """
-        known: dict[str, tuple[str, Sequence[str]]] = {
+        choices: dict[str, tuple[str, Sequence[str]]] = {
             "x": ("axis", self.axes),
             "y": ("axis", self.axes),
             "group": ("grouping", self.groupings),
@@ -165,8 +165,8 @@ class ExplorerState:
                 if self.measured and not len(matching(self._measured_frame, value)):
                     still = f"{len(self.shown)} of {len(self.measured)} are still shown"
                     raise ArgumentError(f"No measured row matches {shorten(value)}; {still}.")
-            elif (name != "b" or value) and value not in known[name][1]:
-                kind, names = known[name]
+            elif (name != "b" or value) and value not in choices[name][1]:
+                kind, names = choices[name]
                 raise ArgumentError(unknown(f"There is no {kind}", value, names, "Known", 30))
             if name in ("a", "b") and value and self.rows[value].profile is None:
                 status = self.rows[value].status
@@ -189,8 +189,8 @@ def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
     frames = []
     for name, run in runs.items():
         frame, ranked = with_shares(run), run.ranked
-        known = zip(ranked.rows, ranked.ranks, ranked.groups, ranked.findings, strict=True)
-        places = {(row.label, row.host): place for row, *place in known}
+        standings = zip(ranked.rows, ranked.ranks, ranked.groups, ranked.findings, strict=True)
+        places = {(row.label, row.host): place for row, *place in standings}
         of_rows = [places.get((row.same_as or row.label, row.host)) for row in run.rows]
         for number, column in enumerate(("rank", "group", "finding")):
             frame[column] = [place[number] if place else None for place in of_rows]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PANE = (760.0, 360.0)  # approximate room for the graph
 _WIDTHS = (900, 1500, 2500, 4000)  # approximate widths of a row, in the graph's own pixels
-_RADIUS, _PORT_RADIUS = 6.0, 3.5
-_LONGEST_NAME = 200
+_RADIUS, _PORT_RADIUS = 6.0, 3.5  # of _SHAPES, and of the small ones that the board draws
+_LONGEST_NAME = 200  # characters: a name of thousands would be sent for each of thousands of ops
 _SHAPES = (  # around a point: circle, square, diamond, triangle, hexagon
     "m-6 0a6 6 0 1 1 12 0a6 6 0 1 1-12 0z",
     "m-5.4-5.4h10.8v10.8h-10.8z",
@@ -95,8 +95,8 @@ class BoardPicture:
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
-            op, known = ops[node.index], times.get(name)
-            us = [known[column] for column in columns] if known else []
+            op, op_times = ops[node.index], times.get(name)
+            us = [op_times[column] for column in columns] if op_times else []
             nodes.append(
                 {
                     "x": round(x, 1),
@@ -106,7 +106,7 @@ class BoardPicture:
                     "type": squeeze(node.type, 60),
                     "label": labels.get(node.index, ""),
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
-                    "us": [took and round(took, 2) for took in us],
+                    "us": [time and round(time, 2) for time in us],
                     "fused": squeeze(fused.get(name, ""), _LONGEST_NAME),
                     "inputs": [
                         f"{tensor_text(ops[i].outputs[port])} from {squeeze(ops[i].name, 60)}"
@@ -169,9 +169,9 @@ def _largest(strip: Strip) -> Page:
     return page
 
 
-def board_image(picture: Any, palette: Any, placed: Any) -> str:
+def board_image(picture: Any, palette: Any, places: Any) -> str:
     """Return what a Board of these shows, with a key below, as an image."""
-    nodes, homes = picture["nodes"], placed["subgraphs"]
+    nodes, homes = picture["nodes"], places["subgraphs"]
     inner, across, keys, x = [], [], [], 12
     for wire in picture["wires"]:
         a, b = homes[wire["from"]], homes[wire["to"]]
@@ -182,7 +182,7 @@ def board_image(picture: Any, palette: Any, placed: Any) -> str:
     ]
     for number, look in enumerate(palette):
         shape, rest = look["shape"], f'" fill="{look["colour"]}" stroke="#fff"/>'
-        ops = [n for n, d in zip(nodes, placed["devices"], strict=True) if d == number]
+        ops = [n for n, d in zip(nodes, places["devices"], strict=True) if d == number]
         spots = (f"M{n['x']} {n['y']}{shape}" for n in ops if n["kind"] == "op")
         drawn.append(f'<path d="{"".join(spots)}{rest}')
         keys.append(f'<path d="M{x} 14{shape}{rest}{_text(look["label"], x + 12, 18, "start")}')

@@ -135,10 +135,12 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         if is_old or ("is_old" in view.panel.hotspots and do in ("hotspot", "move")):
             return  # the click was on a row of the previous placement
         actions = {
-            "show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to,
+            "show": tweaker.select_finding,
+            "fix": tweaker.apply,
+            "return": tweaker.go_to,
             "hotspot": lambda i: tweaker.select(_row(tweaker.hotspots.rows, i, "hotspot").ops),
             "move": tweaker.move,
-        }  # fmt: skip
+        }
         if do in actions:
             guarded(lambda: actions[do](index), ABOVE if do == "return" else PANEL)
 
@@ -189,7 +191,7 @@ def _row(rows: Sequence[_T], index: int, kind: str) -> _T:
     return rows[index]
 
 
-_PLANNING_S = 20.0
+_PLANNING_S = 20.0  # somebody waits; the planner then says how far off its plan may be
 _NEEDS_KERNEL = "Moving ops and measuring"
 _NO_COSTS = (
     "This has to know what ops and boundaries cost. Learn it with costs = "
@@ -312,11 +314,11 @@ class AffinityTweaker(LastPicture):
         connect(self, self.view)
         self.refresh()
         view, controls = self.view, self.view.controls
-        shown = [view.summary, view.board, controls.messages[PANEL], view.panel]
+        middle = [view.summary, view.board, controls.messages[PANEL], view.panel]
         if bound is None and not self._history:  # groups, not devices
             controls.measure.disabled = controls.simplify.disabled = True
         heading = [ipywidgets.HTML(picture.heading)] if picture.heading else []
-        super().__init__([*heading, *controls.above, *shown, *controls.below], _NEEDS_KERNEL)
+        super().__init__([*heading, *controls.above, *middle, *controls.below], _NEEDS_KERNEL)
 
     def _picture(self) -> tuple[str, str]:
         board, devices = self.board, ", ".join(self.state.devices)
@@ -363,10 +365,10 @@ class AffinityTweaker(LastPicture):
         ArgumentError
             There are no costs, or they do not hold for this placement.
         """
-        found = self.state.hotspots_of(self.affinity)
-        if found is None:
+        result = self.state.hotspots_of(self.affinity)
+        if result is None:
             raise ArgumentError(self.what_if.problem or _NO_COSTS)
-        return found
+        return result
 
     @property
     def history(self) -> pd.DataFrame:
@@ -407,13 +409,13 @@ class AffinityTweaker(LastPicture):
             "subgraph": (state.select_subgraph, subgraph),
             "after": (state.select_after, after),
         }
-        given = {name: way for name, way in ways.items() if way[1] is not None}
-        if len(given) != 1:
+        criteria = {name: way for name, way in ways.items() if way[1] is not None}
+        if len(criteria) != 1:
             raise ArgumentError(
                 "Select by one of ops=, pattern=, op_type=, subgraph= and after=, not by "
-                f"{names_at_hand(given) or 'nothing'}."
+                f"{names_at_hand(criteria) or 'nothing'}."
             )
-        ((select, value),) = given.values()
+        ((select, value),) = criteria.values()
         self._change(lambda: select(value, add=add))
 
     def assign(self, device: str, *, partly: bool = False) -> None:
@@ -485,11 +487,11 @@ class AffinityTweaker(LastPicture):
         """
         bound = self._bound
         if bound is None:
-            found = next((t for t in self._history if t.affinity == self.affinity), None)
-            if found is None:
+            attempt = next((t for t in self._history if t.affinity == self.affinity), None)
+            if attempt is None:
                 raise MeasurementError("This was not measured. The history has all that was.")
-            took = time_text(found.median_us or 0)
-            self.view.controls.say(f"{found.label}: {took}, in the history.")
+            time = time_text(attempt.median_us or 0)
+            self.view.controls.say(f"{attempt.label}: {time}, in the history.")
             return
         step, what_if = self.state.step, self.state.what_if
         affinities = {AUTOMATIC: self.state.automatic}
@@ -497,18 +499,18 @@ class AffinityTweaker(LastPicture):
             label = attempt_label(self._history, step.affinity, step.label)
             affinities[label] = step.affinity
         decider = Decider(
-            n_placements=len(affinities), budget_s=self._budget_s, until_decided=until_decided,
+            n_placements=len(affinities),
+            budget_s=self._budget_s,
+            until_decided=until_decided,
             noise=noise_here(self.state.devices, bound.core),
             tell=self.view.controls.show_progress,
-        )  # fmt: skip
+        )
         control = SweepControl(decider.take)
 
         def work() -> None:
-            rows = measure(
-                bound, affinities, self._device_properties, self._budget_s,
-                self._worker_command, control,
-            )  # fmt: skip
-            self._keep(rows, what_if, decider.known)
+            options = self._device_properties, self._budget_s, self._worker_command
+            rows = measure(bound, affinities, *options, control)
+            self._keep(rows, what_if, decider.verdict)
 
         self._begin(work, "starting workers", wait, control)
 
@@ -530,13 +532,13 @@ class AffinityTweaker(LastPicture):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan_graph(self.state.graph, costs, budget_s=_PLANNING_S)
+            plan = plan_graph(self.state.graph, costs, budget_s=_PLANNING_S)
             before = self.affinity
-            self._change(lambda: self.state.replace(found.affinity, "suggested"))
+            self._change(lambda: self.state.replace(plan.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
             self.view.controls.say(
-                f"The planner predicts {time_text(found.predicted_us)}; no placement can be below "
-                f"{time_text(found.lower_bound_us)} by these costs.{same}"
+                f"The planner predicts {time_text(plan.predicted_us)}; no placement can be below "
+                f"{time_text(plan.lower_bound_us)} by these costs.{same}"
             )
 
         self._begin(work, "planning", wait)
@@ -546,16 +548,16 @@ class AffinityTweaker(LastPicture):
 
         def work() -> None:
             state = self.state
-            found = simplified(state.graph, state.affinity, state.able, costs=state.costs)
-            self._change(lambda: state.replace(found.affinity, "simplified"))
-            self.view.controls.say(found.remark or found.verdict)
+            result = simplified(state.graph, state.affinity, state.able, costs=state.costs)
+            self._change(lambda: state.replace(result.affinity, "simplified"))
+            self.view.controls.say(result.remark or result.verdict)
 
         self._begin(work, "trying changes", wait)
 
     def go_to(self, index: int) -> None:
         """Return to the placement of a row of the history."""
-        tried = _row(self._history, index, "measurement")
-        self._change(lambda: self.state.replace(tried.affinity, f"back to {tried.label}"))
+        attempt = _row(self._history, index, "measurement")
+        self._change(lambda: self.state.replace(attempt.affinity, f"back to {attempt.label}"))
 
     def load(self, file: str | os.PathLike[str]) -> None:
         """Take over an affinity from a JSON or CSV file."""
@@ -581,11 +583,11 @@ class AffinityTweaker(LastPicture):
         """Write the placement as :func:`hetero_lab.freeze` does."""
         if self._bound is None:
             raise AffinityError("There are no weights here: freeze the model itself.")
-        used = self.affinity.devices
-        properties = {d: p for d, p in self._device_properties.items() if d in used}
+        devices = self.affinity.devices
+        properties = {d: p for d, p in self._device_properties.items() if d in devices}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        placed = resolve(self._bound, placement)
-        return annex("freeze")(placed, directory, tolerance=tolerance)
+        bound_placement = resolve(self._bound, placement)
+        return annex("freeze")(bound_placement, directory, tolerance=tolerance)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""
@@ -622,7 +624,7 @@ class AffinityTweaker(LastPicture):
         if wait:
             self.background.wait()
 
-    def _keep(self, rows: list[Attempt], what_if: WhatIf, known: str) -> None:
+    def _keep(self, rows: list[Attempt], what_if: WhatIf, verdict: str) -> None:
         if not rows:
             self.view.controls.say("Cancelled. The history is as it was.")
             return
@@ -632,7 +634,7 @@ class AffinityTweaker(LastPicture):
                 numbers = automatic if row.label == AUTOMATIC else what_if
                 self._history.append(replace(row, predicted=numbers.estimate))
             self.refresh()
-            self.view.controls.say(known)
+            self.view.controls.say(verdict)
             failed = [row for row in rows if row.status != "ok"]
             if failed:
                 text = "; ".join(f"{row.label}: {row.status} {row.detail}" for row in failed)

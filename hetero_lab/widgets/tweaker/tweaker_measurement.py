@@ -104,13 +104,13 @@ class Decider:
         elif len(self._keys) == 1:
             self._say(f"{n_turns} turns so far")
         elif n_turns % LEAST_TURNS == 0:
-            text, found = self._compare()
+            text, outcome = self._compare()
             self._say(text)
-            if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
+            if self.until_decided and n_turns in _LOOKS and outcome != UNDECIDED:
                 raise StoppedError(text)
 
     @property
-    def known(self) -> str:
+    def verdict(self) -> str:
         """What all turns say of two placements; empty if they are too few."""
         is_known = len(self._keys) > 1 and self._n_turns >= LEAST_TURNS
         return self._compare()[0] if is_known else ""
@@ -125,9 +125,9 @@ class Decider:
         noise, levels = self.noise.when_busy if busy else self.noise, self._ledger.levels_us
         ratio = Series(levels(last), levels(first), noise).ratio
         assert ratio is not None
-        found = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
-        text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {found}"
-        return f"{self._n_turns} turns of each: {text}", found
+        outcome = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
+        text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {outcome}"
+        return f"{self._n_turns} turns of each: {text}", outcome
 
     def _say(self, text: str) -> None:
         self.tell(min(1.0, self._watch.elapsed_s / self._budget_s), text)
@@ -135,8 +135,8 @@ class Decider:
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
     """Name a row by its number and what was changed; the same affinity keeps its name."""
-    before = next((tried.label for tried in history if tried.affinity == affinity), None)
-    others = {tried.affinity for tried in history if tried.label != AUTOMATIC}
+    before = next((attempt.label for attempt in history if attempt.affinity == affinity), None)
+    others = {attempt.affinity for attempt in history if attempt.label != AUTOMATIC}
     return f"{before}, again" if before is not None else f"{len(others) + 1}. {changed}"
 
 
@@ -169,10 +169,10 @@ def measure(
 
 
 def attempt_of(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
-    known = {name: row[name] for name in ("status", "detail", "configuration") if name in row}
+    values = {name: row[name] for name in ("status", "detail", "configuration") if name in row}
     if row["status"] == "ok":
-        known |= {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
-    return Attempt(row["label"], affinity, **known)
+        values |= {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
+    return Attempt(row["label"], affinity, **values)
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
@@ -187,9 +187,9 @@ def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attemp
     return [_scaled(row, scale) for row in rows if row.label != AUTOMATIC or len(rows) == 1]
 
 
-def _scaled(tried: Attempt, scale: float) -> Attempt:
-    known = {name: getattr(tried, name) for name in ("median_us", "ci95_low_us", "ci95_high_us")}
-    return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
+def _scaled(row: Attempt, scale: float) -> Attempt:
+    times = {name: getattr(row, name) for name in ("median_us", "ci95_low_us", "ci95_high_us")}
+    return replace(row, **{name: scale * us for name, us in times.items() if us is not None})
 
 
 _NUMBERS = tuple(f.name for f in fields(Attempt))[5:-1]
@@ -200,12 +200,11 @@ def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     import pandas as pd
 
     columns = ["label", "configuration", "status", *_NUMBERS, "predicted_us", "detail"]
-    rows = [{name: getattr(tried, name) for name in columns} for tried in history]
+    rows = [{name: getattr(attempt, name) for name in columns} for attempt in history]
     frame = pd.DataFrame(rows, columns=columns)
-    kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
-        "label": "str", "configuration": "str", "status": "str", "detail": "str",
-        "n_subgraphs": "Int64", "boundary_bytes": "Int64",
-    }  # fmt: skip
+    kinds = dict.fromkeys(columns, "str")
+    kinds |= dict.fromkeys([*_NUMBERS, "predicted_us"], "float64")
+    kinds |= dict.fromkeys(["n_subgraphs", "boundary_bytes"], "Int64")
     return frame.astype(kinds)
 
 
@@ -225,18 +224,18 @@ class Background:
         """Begin; MeasurementError if the previous work has not ended."""
         if self._work is not None and not self._work.done():
             raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
-        done: Future[None] = Future()
+        future: Future[None] = Future()
 
         def run() -> None:
             try:
                 work()
             except Exception as error:
                 self._failed(error_text(error))
-                done.set_exception(error)
+                future.set_exception(error)
             else:
-                done.set_result(None)
+                future.set_result(None)
 
-        self._work = done
+        self._work = future
         # A kernel that shuts down does not wait for it; its worker processes end by themselves.
         threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
 

@@ -153,12 +153,12 @@ class TweakerState:
 
     def select(self, names: Iterable[str], *, add: bool = False) -> None:
         """Select ops by name; none clears the selection."""
-        wanted = list(names)
-        for name in wanted:
+        ops = list(names)
+        for name in ops:
             if name not in self._names:
                 fact = "No op whose device can be chosen is called"
                 raise AffinityError(unknown(fact, name, self.ops, "Ops", 5))
-        self._selected = frozenset(wanted) | (self._selected if add else frozenset())
+        self._selected = frozenset(ops) | (self._selected if add else frozenset())
 
     def select_pattern(self, pattern: str, *, add: bool = False) -> None:
         """Select the ops in whose name a regular expression is found."""
@@ -187,10 +187,10 @@ class TweakerState:
         graph = self.graph
         users = [use.index for name in names for use in graph.consumers[graph.index_of[name]]]
         reached = graph.reach(users, forward=True)
-        found = [name for name in self.ops if graph.index_of[name] in reached]
-        if not found:
+        followers = [name for name in self.ops if graph.index_of[name] in reached]
+        if not followers:
             raise AffinityError(f"Nothing comes after {names_at_hand(names, 2)}.")
-        self.select(found, add=add)
+        self.select(followers, add=add)
 
     # Changing
 
@@ -336,8 +336,8 @@ class TweakerState:
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
         costs = None if self._what_if(affinity).problem else self.costs
-        found = find_problems(self.graph, affinity, self.able, costs)
-        return [*self.faults(affinity, costs), *found]
+        problems = find_problems(self.graph, affinity, self.able, costs)
+        return [*self.faults(affinity, costs), *problems]
 
     def _find_hotspots(self, affinity: Affinity) -> Hotspots | None:
         if self.costs is None or self._what_if(affinity).problem:

@@ -65,8 +65,8 @@ class Panel(anywidget.AnyWidget):
     tried = traitlets.List().tag(sync=True)
 
 
-SHOWN_ROWS = 100
-_LONGEST = 400
+SHOWN_ROWS = 100  # in a list; they are sent at every change, and nobody reads on
+_LONGEST = 400  # characters of a text in a list: about four lines
 
 
 def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
@@ -98,17 +98,17 @@ def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     ]
 
 
-def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
+def hotspot_table(hotspots: Hotspots | None) -> dict[str, Any]:
     """Return what the hotspots come to, their number, and a row for each of the slowest.
 
     ``best`` is the number of the row whose move gains most, -1 if none gains.
     """
-    if found is None:
+    if hotspots is None:
         return {}
-    total = found.total_us or 1.0
-    best = next((row for row in found.priced if row.gain and row.gain.us > 0.0), None)
-    devices = list(dict.fromkeys(device for row in found.rows for device in row.predicted_us))
-    summed = accumulate(row.us for row in found.rows)
+    total = hotspots.total_us or 1.0
+    best = next((row for row in hotspots.priced if row.gain and row.gain.us > 0.0), None)
+    devices = list(dict.fromkeys(device for row in hotspots.rows for device in row.predicted_us))
+    summed = accumulate(row.us for row in hotspots.rows)
     rows = [
         {
             "name": squeeze(row.name, _LONGEST),
@@ -119,15 +119,19 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
             "gain": estimate_text(row.gain),
             "to": row.move_to if row.gain and row.gain.us > 0 else "",
         }
-        for row, us in zip(found.rows[:SHOWN_ROWS], summed, strict=False)
+        for row, us in zip(hotspots.rows[:SHOWN_ROWS], summed, strict=False)
     ]
     return {
-        "verdict": found.verdict, "notes": " ".join(found.notes), "n": len(found.rows),
-        "best": found.rows.index(best) if best else -1, "devices": devices, "rows": rows,
-    }  # fmt: skip
+        "verdict": hotspots.verdict,
+        "notes": " ".join(hotspots.notes),
+        "n": len(hotspots.rows),
+        "best": hotspots.rows.index(best) if best else -1,
+        "devices": devices,
+        "rows": rows,
+    }
 
 
-def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
+def attempt_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
     """Return one row per measurement; ``is_here`` where it is of the present affinity.
 
     The machine may be slower or faster than when the costs were learnt. What the automatic
@@ -137,29 +141,29 @@ def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]
     level = next((us / predicted for us, predicted in pairs if us and predicted), 1.0)
     return [
         {
-            "label": squeeze(tried.configuration or tried.label, 100),
-            "status": tried.status,
-            "detail": squeeze(tried.detail, _LONGEST),
-            "is_here": tried.affinity == now,
-            **_numbers(tried, level),
+            "label": squeeze(attempt.configuration or attempt.label, 100),
+            "status": attempt.status,
+            "detail": squeeze(attempt.detail, _LONGEST),
+            "is_here": attempt.affinity == now,
+            **_numbers(attempt, level),
         }
-        for tried in history
+        for attempt in history
     ]
 
 
-def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
-    low, high, of = tried.ci95_low_us, tried.ci95_high_us, tried.predicted
-    if tried.median_us is None or low is None or high is None:
+def _numbers(row: Attempt, level: float) -> dict[str, Any]:
+    low, high, of = row.ci95_low_us, row.ci95_high_us, row.predicted
+    if row.median_us is None or low is None or high is None:
         return {}
     now = of and Estimate(*(level * us for us in (of.us, of.low_us, of.high_us)))
     return {
-        "subgraphs": "" if tried.n_subgraphs is None else str(tried.n_subgraphs),
-        "median": tried.median_us,
+        "subgraphs": "" if row.n_subgraphs is None else str(row.n_subgraphs),
+        "median": row.median_us,
         "low": low,
         "high": high,
-        "latency": us_text(tried.median_us),
+        "latency": us_text(row.median_us),
         "interval": f"{us_text(low)} to {us_text(high)}",
-        "ratio": interval_text(tried.ratio, tried.ratio_ci95_low, tried.ratio_ci95_high, _ratio),
+        "ratio": interval_text(row.ratio, row.ratio_ci95_low, row.ratio_ci95_high, _ratio),
         "predicted": estimate_text(now),
     }
 
@@ -202,9 +206,6 @@ class Later:
             self._timer.start()
 
 
-_SHOWN_NAMES = 2
-
-
 class TweakerView:
     """The widgets of one tweaker. Only differences are sent to the browser.
 
@@ -235,27 +236,27 @@ class TweakerView:
             try:
                 if affinity != self._shown:
                     self._show_affinity(affinity)
-                self.summary.tried = tried_rows(history, affinity)
+                self.summary.tried = attempt_rows(history, affinity)
                 self.board.selected = sorted(
                     self.picture.place_of[name] for name in state.selection
                 )
                 self._show_selection()
                 controls.undo.disabled = not state.can_undo
                 controls.redo.disabled = not state.can_redo
-                made = state.step.cut
-                controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
+                cut = state.step.cut
+                controls.show_cut(*((cut, 0) if cut else state.nearest_cut(controls.cut_devices)))
             finally:
                 self.is_refreshing = False
 
     def look(self) -> None:
         """Find problems and hotspots and show them, unless something has changed meanwhile."""
         state, affinity = self._state, self._state.affinity  # takes long: clicks do not wait
-        self._show_found(affinity, {"hotspots": hotspot_table(state.hotspots_of(affinity))})
-        found = state.findings_of(affinity)  # takes longer
-        rows = {"findings": finding_rows(found), "n_findings": len(found), "is_looking": False}
-        self._show_found(affinity, rows)
+        self._show_values(affinity, {"hotspots": hotspot_table(state.hotspots_of(affinity))})
+        items = state.findings_of(affinity)  # takes longer
+        rows = {"findings": finding_rows(items), "n_findings": len(items), "is_looking": False}
+        self._show_values(affinity, rows)
 
-    def _show_found(self, affinity: Affinity, values: Mapping[str, Any]) -> None:
+    def _show_values(self, affinity: Affinity, values: Mapping[str, Any]) -> None:
         with self.lock, self.panel.hold_sync():
             if affinity == self._state.affinity:
                 for name, value in values.items():
@@ -295,7 +296,7 @@ class TweakerView:
             text = f"Nothing selected of {len(state.ops)} ops. Click one in the graph or table."
         else:
             text = f"{len(selected)} of {len(state.ops)} ops selected: "
-            text += names_at_hand([squeeze(name, 32) for name in selected], _SHOWN_NAMES) + "."
+            text += names_at_hand([squeeze(name, 32) for name in selected], 2) + "."
             for device, n in able.items():
                 if n < len(selected):
                     others = f" → {device} moves the other {n}." if n else ""
@@ -343,9 +344,12 @@ class Controls:
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
         self.pattern = _field(
-            text, "Select by name", 250,
-            placeholder="part of a name, or a regular expression", continuous_update=False,
-        )  # fmt: skip
+            text,
+            "Select by name",
+            250,
+            placeholder="part of a name, or a regular expression",
+            continuous_update=False,
+        )
         self.by_pattern = _button("Select", "Select the ops whose name has this", "search")
         self.by_type = _field(choice, "Select by op type", 150, options=types)
         self.by_subgraph = _field(
@@ -359,24 +363,34 @@ class Controls:
         self.undo = _button("Undo", "Go back one change", "undo")
         self.redo = _button("Redo", "Go forward again", "repeat")
         self.cut = ipywidgets.IntSlider(
-            value=0, min=0, max=n_ops, description="Cut before op", continuous_update=True,
-            style={"description_width": "initial"}, layout={"width": "36%"},
-        )  # fmt: skip
+            value=0,
+            min=0,
+            max=n_ops,
+            description="Cut before op",
+            continuous_update=True,
+            style={"description_width": "initial"},
+            layout={"width": "36%"},
+        )
         self.before = _field(choice, "Device before the cut", 90, options=devices)
         self.behind = _field(choice, "Device after the cut", 90, options=devices, value=devices[-1])
         self.cut_note = ipywidgets.HTML(layout={"width": "170px", "height": "28px"})
         # Measuring
         self.measure = _button(
-            "Measure", "Compile and run it in worker processes, in turns with the automatic one",
+            "Measure",
+            "Compile and run it in worker processes, in turns with the automatic one",
             "tachometer",
-        )  # fmt: skip
+        )
         self.cancel = _button("Cancel", "Stop measuring", "stop")
         self.progress = ipywidgets.FloatProgress(max=1.0, layout={"width": "120px"})
         self.progress_text = ipywidgets.HTML(layout={"margin": "0 12px"})
         self.until_decided = _field(
-            ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
-            "as fast within 5 %", 120, value=True, description="until decided", indent=False,
-        )  # fmt: skip
+            ipywidgets.Checkbox,
+            "End as soon as it is clear which one is faster, or that they are as fast within 5 %",
+            120,
+            value=True,
+            description="until decided",
+            indent=False,
+        )
         self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
         self.simplify = _button("Simplify", "Fewest subgraphs for the least change", "compress")
         # Files
@@ -395,21 +409,18 @@ class Controls:
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
+        text = ipywidgets.HTML
+        select = [self.pattern, self.by_pattern, self.by_type, self.by_subgraph]
+        cut = [self.cut, text("before it"), self.before, text("then")]
         change = [*self.devices.values(), self.undo, self.redo]
         measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
         return [
-            _row(
-                self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
-                self.clear,
-            ),
+            _row(*select, self.after, self.clear),
             _row(self.selection),
             _row(*change, *measure),
             ipywidgets.HBox([self.progress, self.progress_text, self.messages[ABOVE]]),
-            _row(
-                self.cut, ipywidgets.HTML("before it"), self.before, ipywidgets.HTML("then"),
-                self.behind, self.cut_note,
-            ),
-        ]  # fmt: skip
+            _row(*cut, self.behind, self.cut_note),
+        ]
 
     @property
     def below(self) -> list[ipywidgets.Widget]:
@@ -455,7 +466,7 @@ class Controls:
             (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)
             for s in partition.subgraphs
             if s.ops
-        ]  # fmt: skip
+        ]
         if tuple(options) != self.by_subgraph.options:
             self.by_subgraph.options = options
 

@@ -23,7 +23,7 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.results.records import Compiled, Turn
 from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, Decider, history_frame, new_rows
 from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
-from hetero_lab.widgets.tweaker.tweaker_view import tried_rows
+from hetero_lab.widgets.tweaker.tweaker_view import attempt_rows
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
 NAMES = ("x", "conv", "relu", "pool", "soft", "out")
@@ -299,6 +299,6 @@ def test_predictions_beside_measurements_are_for_the_speed_of_now():
     predicted = Estimate(100.0, 90.0, 120.0), Estimate(80.0, 0.0, math.inf)
     measured = tried("automatic", 150.0, 1.0, first), tried("1. moved", 130.0, 0.9, other)
     history = [replace(m, predicted=p) for m, p in zip(measured, predicted, strict=True)]
-    told = [row["predicted"] for row in tried_rows(history, first)]
+    told = [row["predicted"] for row in attempt_rows(history, first)]
     assert told == ["150 µs  [135, 180]", "120 µs"]
-    assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80 µs"]
+    assert [row["predicted"] for row in attempt_rows(history[1:], first)] == ["80 µs"]
