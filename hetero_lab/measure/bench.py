@@ -47,7 +47,7 @@ from hetero_lab.runtime.executors import (
     time_once,
     warm_up,
 )
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.tables import whole_file
@@ -96,21 +96,21 @@ class Bench:
             raise RuntimeError("a worker is set up once")
         return _METHODS[type(request)](self, request)
 
-    def _compile(self, asked: requests.Compile) -> Compiled:
-        trial = asked.trial
+    def _compile(self, request: requests.Compile) -> Compiled:
+        trial = request.trial
         reset_peak()
         self._let_go(trial.key)
-        opened_as = self._opened_as(trial)
+        arguments = self._runner_arguments(trial)
         if trial.model_cache:
-            open_runner(**opened_as).close()  # fills the cache; the next line loads from it
+            open_runner(**arguments).close()  # fills the cache; the next line loads from it
             reset_peak()
-        runner = open_runner(**opened_as)
+        runner = open_runner(**arguments)
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
-        chosen = runner.chosen()
+        choices = runner.choices()
         self._compiled[trial.key] = runner, trial.execution, first_us / 1e6
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
-        agreement = self._compare(requests.Compare(trial=trial)) if asked.compare else ()
+        agreement = self._compare(requests.Compare(trial=trial)) if request.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return Compiled(
@@ -122,92 +122,96 @@ class Bench:
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
             spans=self._spans(requests.ReadSpans(key=trial.key, requests=1)),
-            chosen=chosen,
+            chosen=choices,
             tokens=runner.tokens(),
         )
 
-    def _expect(self, asked: requests.Expect) -> None:
+    def _expect(self, request: requests.Expect) -> None:
         if self.set_up.directory:
-            self._expected(asked.trial)
+            self._expected_outputs(request.trial)
 
-    def _warm_up(self, asked: requests.WarmUp) -> float:
-        runner, execution, first_s = self._compiled[asked.key]
-        inferences = asked.inferences
+    def _warm_up(self, request: requests.WarmUp) -> float:
+        runner, execution, first_s = self._compiled[request.key]
+        inferences = request.inferences
         if execution.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
                 first_s = time_once(runner.turn) / 1e6 / FULL.inferences
             return first_s
-        most = int(asked.at_most_s / first_s)
+        most = int(request.at_most_s / first_s)
         began = now()
         if inferences is None and most < WARM_UP_INFERENCES:  # whole turns would overrun the time
             inferences = most
-        done = warm_up(runner.infer, inferences, asked.at_most_s)
-        return min(first_s, (now() - began) / done) if done else first_s
+        n_inferences = warm_up(runner.infer, inferences, request.at_most_s)
+        return min(first_s, (now() - began) / n_inferences) if n_inferences else first_s
 
-    def _turn(self, asked: requests.RunTurn) -> Turn:
-        runner, execution, _ = self._compiled[asked.key]
+    def _turn(self, request: requests.RunTurn) -> Turn:
+        runner, execution, _ = self._compiled[request.key]
         samples_us, first_us = (
             (runner.queue_turn(), None)
-            if execution.requests > 1 and not asked.alone
-            else runner.turn(timed=asked.timed, discarded=asked.discarded)
+            if execution.requests > 1 and not request.alone
+            else runner.turn(timed=request.timed, discarded=request.discarded)
         )
         return Turn(
-            entry=asked.key,
-            group=asked.group,
-            round=asked.round,
+            entry=request.key,
+            group=request.group,
+            round=request.round,
             samples_us=samples_us,
             first_us=first_us,
         )
 
-    def _compile_counted(self, asked: requests.CompileCounted | requests.ReadCounters) -> None:
-        trial = asked.trial
-        self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
+    def _compile_counted(self, request: requests.CompileCounted | requests.ReadCounters) -> None:
+        trial = request.trial
+        self._counted[trial.key] = open_runner(**self._runner_arguments(trial), counters=True)
 
-    def _counters(self, asked: requests.ReadCounters) -> Counters:
-        key = asked.trial.key
+    def _counters(self, request: requests.ReadCounters) -> Counters:
+        key = request.trial.key
         try:
             if key not in self._counted:
-                self._compile_counted(asked)
+                self._compile_counted(request)
             return Counters(entry=key, rows=read_counted(self._counted.pop(key)))
         except MeasurementError as error:
             warn(str(error))
             return Counters(entry=key, rows=())
 
-    def _compare(self, asked: requests.Compare) -> tuple[Agreement, ...]:
+    def _compare(self, request: requests.Compare) -> tuple[Agreement, ...]:
         """Compare outputs; benches that share a directory compute the reference outputs once."""
-        trial = asked.trial
+        trial = request.trial
         runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
-            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return runner.compare(asked.rows, expected)
+            expected = _stored_outputs(
+                self._reference_file(trial), runner.outputs()
+            ) or self._expected_outputs(trial)
+        return runner.compare(request.rows, expected)
 
-    def _spans(self, asked: requests.ReadSpans) -> tuple[StoredSpan, ...]:
-        runner, *_ = self._compiled[asked.key]
-        spans = runner.spans(asked.requests)
+    def _spans(self, request: requests.ReadSpans) -> tuple[StoredSpan, ...]:
+        runner, *_ = self._compiled[request.key]
+        spans = runner.spans(request.requests)
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
-    def _memory(self, asked: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
-        bound, own = self.models[asked.variant], asked.properties
-        return annex("memory")(bound, asked.parts, asked.device, own, asked.scenario)
+    def _memory(self, request: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
+        bound, properties = self.models[request.variant], request.properties
+        return annex("memory")(bound, request.parts, request.device, properties, request.scenario)
 
-    def _drive(self, asked: requests.Drive) -> tuple[requests.Driven, ...]:
-        runners = [self._compiled[load.key][0] for load in asked.loads]
-        return annex("drive")(runners, asked)
+    def _drive(self, request: requests.Drive) -> tuple[requests.Driven, ...]:
+        runners = [self._compiled[load.key][0] for load in request.loads]
+        return annex("drive")(runners, request)
 
-    def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
+    def _infer_file(
+        self, request: requests.InferFile
+    ) -> tuple[dict[str, str], tuple[Counter, ...]]:
         core = shared_core()
-        model = core_with_ops().read_model(asked.path)
-        if asked.affinities is not None:  # a file keeps none
+        model = core_with_ops().read_model(request.path)
+        if request.affinities is not None:  # a file keeps none
             for node in model.get_ordered_ops():
-                node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]
-        arrays = read_arrays(asked.inputs)
-        outputs, hints, rows = infer_once(model, asked.target, asked.properties, arrays, core)
-        write_arrays(asked.outputs, outputs)
+                node.get_rt_info()["affinity"] = request.affinities[node.get_friendly_name()]
+        arrays = read_arrays(request.inputs)
+        outputs, hints, rows = infer_once(model, request.target, request.properties, arrays, core)
+        write_arrays(request.outputs, outputs)
         return hints, rows
 
-    def _release(self, asked: requests.Release) -> None:
-        self._let_go(asked.key)
+    def _release(self, request: requests.Release) -> None:
+        self._let_go(request.key)
 
     def _let_go(self, key: str) -> None:
         runner, *_ = self._compiled.pop(key, [None])
@@ -220,33 +224,33 @@ class Bench:
         for key in list(self._compiled):
             self._let_go(key)
 
-    def _placed(self, trial: Trial) -> BoundPlacement:
-        return trial.placed(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
+    def _resolve(self, trial: Trial) -> BoundPlacement:
+        return trial.resolve(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
 
-    def _opened_as(self, trial: Trial) -> dict[str, Any]:
+    def _runner_arguments(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of :func:`open_runner`."""
         blobs = self.set_up.blobs.get(trial.key)
         return {
-            "placed": self._placed(trial),
+            "placement": self._resolve(trial),
             "arrays": self._arrays(trial.variant),
             "execution": trial.execution,
             "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
         }
 
-    def _expected(self, trial: Trial) -> dict[str, np.ndarray]:
+    def _expected_outputs(self, trial: Trial) -> dict[str, np.ndarray]:
         expected = expected_outputs(
-            self._placed(trial), self._arrays(trial.variant), trial.scenario
+            self._resolve(trial), self._arrays(trial.variant), trial.scenario
         )
-        _keep(self._kept(trial), expected)
+        _keep(self._reference_file(trial), expected)
         return expected
 
-    def _kept(self, trial: Trial) -> Path:
+    def _reference_file(self, trial: Trial) -> Path:
         number = list(self.models).index(trial.variant)
         return Path(self.set_up.directory) / f"reference{number}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self.inputs:
-            self.inputs[variant] = given_or_generated(self.models[variant], None)
+            self.inputs[variant] = input_arrays(self.models[variant], None)
         return self.inputs[variant]
 
 
@@ -277,10 +281,10 @@ def write_set_up(
     models, inputs, ops = {}, {}, {}
     core = next(iter(bound.values())).core
     for index, variant in enumerate(bound):
-        model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
+        model, file = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
         save(bound[variant].model, model)
-        write_arrays(given, arrays[variant])
-        models[variant], inputs[variant] = model.name, given.name
+        write_arrays(file, arrays[variant])
+        models[variant], inputs[variant] = model.name, file.name
         ops[variant] = tuple(op.name for op in bound[variant].graph)
     return SetUp(
         models=models,
@@ -293,9 +297,9 @@ def write_set_up(
 
 def write_arrays(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
     """Write arrays in order; ``read_arrays`` reads them."""
-    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
+    by_name: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
     with open(path, "wb") as file:  # given a path, NumPy would add its own suffix
-        np.savez(file, **named)
+        np.savez(file, **by_name)
 
 
 def read_arrays(path: str | Path) -> list[np.ndarray]:
@@ -303,7 +307,7 @@ def read_arrays(path: str | Path) -> list[np.ndarray]:
     return list(read_npz(path).values())
 
 
-def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
+def _stored_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     try:
         return dict(zip(names, read_arrays(path), strict=True))
     except (OSError, ValueError):

@@ -37,9 +37,9 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
-        value, error, status, told = None, None, "", list[str]()
+        value, error, status, messages = None, None, "", list[str]()
         try:
-            with as_worker_errors(told):
+            with as_worker_errors(messages):
                 request: Request[Any] = msgspec.convert(json.loads(line), AnyRequest)
                 if bench is not None:
                     value = answer(bench, request)
@@ -50,7 +50,7 @@ def serve(
                     raise RuntimeError("the first request to a worker sets it up")
         except WorkerError as failure:
             error, status = failure.detail, failure.status
-        reply = Reply(value=value, error=error, status=status, warnings=tuple(told))
+        reply = Reply(value=value, error=error, status=status, warnings=tuple(messages))
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
 
