@@ -179,9 +179,8 @@ class Bench:
         runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
-            expected = _stored_outputs(
-                self._reference_file(trial), runner.outputs()
-            ) or self._expected_outputs(trial)
+            file, names = self._reference_file(trial), runner.outputs()
+            expected = _stored_outputs(file, names) or self._expected_outputs(trial)
         return runner.compare(request.rows, expected)
 
     def _spans(self, request: requests.ReadSpans) -> tuple[StoredSpan, ...]:

@@ -282,7 +282,8 @@ class SweepSchedule:
                 self.ends_s = self._estimated_end_s(self._elapsed_s - round_began_s, later)
         if self.options.counters:
             yield from self._count_all(later)
-        # Later groups need their least turns, each at least the time that this one took so far.
+        # Later groups need their least turns, each at least the time that this one took so far, and
+        # a fifth to spare.
         n_later = later.n_groups(self.group_size)
         reserve_s = 1.2 * max(self._plan_s(later), n_later * (self._elapsed_s - began_s))
         deadline_s = self._elapsed_s + min(self.left_s / (n_later + 1), self.left_s - reserve_s)

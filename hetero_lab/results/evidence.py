@@ -146,7 +146,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(best, f"{name} is the best baseline; no plan was measured beside it.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in plan_order]
     corrected = zip(plan_order, tests, holm([test.p for test in tests]), strict=True)
-    stricter = _ALPHA / _IMPROVED
+    stricter = _ALPHA / _IMPROVED  # finding() tests at 5 %; a p-value so scaled is tested at 1 %
     findings = [(label, ratio, finding(ratio, p * stricter)) for label, ratio, p in corrected]
     faster = [(label, ratio) for label, ratio, word in findings if word == FASTER]
     if faster:
