@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -21,19 +22,11 @@ from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.intervals import Latency
-from hetero_lab.measure.requests import (
-    Compare,
-    Compile,
-    ReadCounters,
-    ReadSpans,
-    Request,
-    RunTurn,
-    WarmUp,
-)
+from hetero_lab.measure.bench import Bench, limit_s
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.stopping import WARM_UP_S
 from hetero_lab.measure.trial_grid import by_name, trial_of
-from hetero_lab.measure.worker_process import WorkerError, Workers, limit_s
+from hetero_lab.measure.worker_process import Request, WorkerError, Workers
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
@@ -48,7 +41,8 @@ from hetero_lab.runtime.executors import (
     DISCARDED_PER_TURN,
     MOST_WARM_UP_S,
     TIMED_PER_TURN,
-    Execution,
+    check_executor,
+    check_placed,
     turn_lengths,
 )
 from hetero_lab.runtime.inputs import Inputs
@@ -61,7 +55,7 @@ _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _ROUNDS = 10  # of turns with requests in flight: the 100 timed inferences of a profile by default
 _LEAST_GENERATIONS = 3  # each has one time to the first token, which needs an interval too
 
-Ask: TypeAlias = "Callable[[Request[Any]], Any]"
+Ask: TypeAlias = "Callable[..., Any]"  # of a method of Bench and its arguments
 
 
 def profile(
@@ -145,7 +139,7 @@ def profile(
     Partition:  2 subgraphs, 1 boundary, ... B (observed)
     ...
     """
-    execution = Execution(executor, requests, scenario)
+    check_executor(executor, requests, scenario)
     if iterations is None and budget_s is None:
         iterations = 100
     for name, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
@@ -153,9 +147,10 @@ def profile(
             check_whole(name, value, least=least)
     watch = Stopwatch.start(budget_s)
     bound_placement = resolve(bind(model, core), placement)
-    execution.check(bound_placement)
+    run_as = {"executor": executor, "requests": requests, "scenario": scenario}
+    check_placed(bound_placement, **run_as)
     models = by_name(bound_placement.bound)  # as in a sweep, so inputs have the same digest
-    trial = trial_of(bound_placement, bound_placement.label, next(iter(models)), execution)
+    trial = trial_of(bound_placement, bound_placement.label, next(iter(models)), **run_as)
     in_flight = requests > 1
     n_steps = 2 + in_flight + counters + reference
     turns: list[Turn] = []
@@ -169,7 +164,7 @@ def profile(
         opened_bench(session, trial.label) as ask,
     ):
         others = OtherWork()
-        compiled: Compiled = ask(Compile(trial=trial))
+        compiled: Compiled = ask(Bench.compile, trial=trial)
         _next(bar, "time")
         with timing:
             for turn in _turns(ask, trial, iterations, warmup, watch):
@@ -187,10 +182,10 @@ def profile(
                 compiled = _with_spans(compiled, ask, (TIMED_PER_TURN + 1) * requests)
             if usable and counters:
                 _next(bar, "counters")
-                rows = ask(ReadCounters(trial=trial)).rows
+                rows = ask(Bench.read_counters, trial=trial).rows
             if usable and reference:
                 _next(bar, "reference")
-                agreement = ask(Compare(trial=trial, rows=rows))
+                agreement = ask(Bench.compare, trial=trial, rows=rows)
                 compiled = msgspec.structs.replace(compiled, agreement=agreement)
             _next(bar, "done")
     if timing.interrupted:
@@ -218,13 +213,14 @@ def profile(
 
 @contextlib.contextmanager
 def opened_bench(session: Session, label: str) -> Generator[Ask, None, None]:
-    """Open a bench; yields a function that asks it and passes its warnings on.
+    """Open a bench; yields a function that calls its methods and passes its warnings on.
 
     MeasurementError, if a worker process crashed, hung, ran out of memory or could not compile.
     """
     conditions = session.conditions
 
-    def ask(request: Request[Any]) -> Any:
+    def ask(method: Callable[..., Any], **arguments: Any) -> Any:
+        request = partial(method, **arguments)
         answer = bench.ask(request, timeout_s=limit_s(conditions.workers, request))
         for text in bench.warnings:
             warn(text)
@@ -254,22 +250,27 @@ def _turns(
         if iterations is not None:
             n = max(_LEAST_GENERATIONS, math.ceil(iterations / (trial.scenario.new_tokens - 1)))
         lengths = itertools.islice(itertools.repeat(TIMED_PER_TURN), n)
-    ask(WarmUp(key=trial.key, at_most_s=MOST_WARM_UP_S, inferences=warmup))
+    ask(Bench.warm_up, key=trial.key, at_most_s=MOST_WARM_UP_S, inferences=warmup)
     for number, timed in enumerate(lengths):
         yield ask(_alone(trial, number, timed))
         if watch.elapsed_s >= end_s:
             return
 
 
-def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> RunTurn:
+def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> Request[Turn]:
     """Return the request for a turn with one inference at a time."""
-    return RunTurn(
-        key=trial.key, round=number, discarded=DISCARDED_PER_TURN, timed=timed, alone=True
+    return partial(
+        Bench.run_turn,
+        key=trial.key,
+        round=number,
+        discarded=DISCARDED_PER_TURN,
+        timed=timed,
+        alone=True,
     )
 
 
 def _with_spans(compiled: Compiled, ask: Ask, n_last: int) -> Compiled:
-    spans = ask(ReadSpans(key=compiled.entry, requests=n_last))
+    spans = ask(Bench.read_spans, key=compiled.entry, requests=n_last)
     return msgspec.structs.replace(compiled, spans=spans)
 
 
@@ -285,11 +286,11 @@ def _throughput(
     """
     measured: list[tuple[Trial, bool | None]] = []
     for exclusive, changed in _with_exclusive(placement):
-        other = trial_of(changed, trial.label, trial.variant, Execution(HETERO, trial.requests))
+        other = trial_of(changed, trial.label, trial.variant, requests=trial.requests)
         measured.append((other, exclusive))
         if other.key != trial.key:
-            ask(Compile(trial=other))
-            ask(WarmUp(key=other.key, at_most_s=WARM_UP_S))
+            ask(Bench.compile, trial=other)
+            ask(Bench.warm_up, key=other.key, at_most_s=WARM_UP_S)
     if trial.executor == PARALLEL:
         measured.append((trial, _is_exclusive(placement)))
     latency: dict[str, list[tuple[float, ...]]] = {one.key: [] for one, _ in measured}
@@ -299,7 +300,7 @@ def _throughput(
         for one, _ in measured:
             alone = _alone(one, number)
             latency[one.key].append(ask(alone).samples_us)
-            between[one.key].append(ask(msgspec.structs.replace(alone, alone=False)).samples_us)
+            between[one.key].append(ask(alone, alone=False).samples_us)
         if watch.is_over:
             break
     return tuple(

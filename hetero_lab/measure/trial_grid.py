@@ -39,7 +39,7 @@ from hetero_lab.placement.placement import (
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.results.records import FROM_CACHE, Trial
-from hetero_lab.runtime.executors import Execution
+from hetero_lab.runtime.executors import check_executor, check_placed
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -77,11 +77,8 @@ def expand(
         labelled = list(_with_simplified(next(iter(models.values())), labelled))
     dimensions, properties = _dimensions(grid or {})
     settings = list(_settings(properties, next(iter(models.values())).core))
-    executions = [
-        Execution(executor, n, scenario=scenario)
-        for executor in dimensions["executor"]
-        for n in dimensions["requests"]
-    ]
+    for executor, requests in itertools.product(dimensions["executor"], dimensions["requests"]):
+        check_executor(executor, requests, scenario)
     trials: list[Trial] = []
     many = len(models) > 1
     for name, bound in models.items():
@@ -92,25 +89,31 @@ def expand(
                 base = BoundPlacement(bound, replace(base.placement, label=label))
             for suffix, changes in settings:
                 changed = _with_properties(base, changes)
-                for execution, cached in itertools.product(executions, dimensions["model_cache"]):
-                    execution.check(changed)
+                for executor, requests, cached in itertools.product(*dimensions.values()):
+                    check_placed(changed, executor, requests, scenario)
                     parts = [
                         base.label or "placement",
                         name if many else "",
                         suffix,
-                        execution.executor if execution.executor != HETERO else "",
-                        f"{execution.requests} requests" if execution.requests > 1 else "",
+                        executor if executor != HETERO else "",
+                        f"{requests} requests" if requests > 1 else "",
                         FROM_CACHE if cached else "",
                     ]
                     row_label = " · ".join(filter(None, parts))
                     trials.append(
                         trial_of(
-                            changed, row_label, name, execution, model_cache=cached, problem=problem
+                            changed,
+                            row_label,
+                            name,
+                            executor=executor,
+                            requests=requests,
+                            scenario=scenario,
+                            model_cache=cached,
+                            problem=problem,
                         )
                     )
         if baselines and not problem:
-            alone = Execution(scenario=scenario)
-            trials += _baselines(name, bound, [p for _, p in labelled], alone, many=many)
+            trials += _baselines(name, bound, [p for _, p in labelled], scenario, many=many)
     trials = list(_distinct_labels(trials))
     if not dedupe:
         trials = [
@@ -294,8 +297,10 @@ def trial_of(
     bound_placement: BoundPlacement,
     label: str,
     variant: str,
-    execution: Execution,
     *,
+    executor: str = HETERO,
+    requests: int = 1,
+    scenario: Scenario | None = None,
     baseline: bool = False,
     model_cache: bool = False,
     problem: str = "",
@@ -309,12 +314,12 @@ def trial_of(
         affinity,
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
         bound_placement.direct,
-        execution.requests,
+        requests,
     ]
-    if execution.executor != HETERO:
-        identity.append(execution.executor)
-    if execution.scenario is not None:
-        identity.append(asdict(execution.scenario))
+    if executor != HETERO:
+        identity.append(executor)
+    if scenario is not None:
+        identity.append(asdict(scenario))
     if model_cache:
         identity.append(FROM_CACHE)
     return Trial(
@@ -325,17 +330,22 @@ def trial_of(
         devices=tuple(bound_placement.placement.devices),
         device_properties={d: storable(p) for d, p in properties},
         direct=bound_placement.direct,
-        requests=execution.requests,
+        requests=requests,
         baseline=baseline,
         problem=problem,
-        executor=execution.executor,
-        scenario=execution.scenario,
+        executor=executor,
+        scenario=scenario,
         model_cache=model_cache,
     )
 
 
 def _baselines(
-    name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
+    name: str,
+    bound: BoundModel,
+    placements: Sequence[Any],
+    scenario: Scenario | None,
+    *,
+    many: bool,
 ) -> Iterator[Trial]:
     """Yield a baseline trial for each used device that can run the whole model alone."""
     properties_of: dict[str, dict[str, Any]] = {}
@@ -357,7 +367,7 @@ def _baselines(
             continue
         label = f"{device} · {name}" if many else device
         direct = Placement(affinity, label, {device: properties}, direct=True)
-        yield trial_of(resolve(bound, direct), label, name, alone, baseline=True)
+        yield trial_of(resolve(bound, direct), label, name, scenario=scenario, baseline=True)
 
 
 def _distinct_labels(trials: Sequence[Trial]) -> Iterator[Trial]:
