@@ -22,7 +22,7 @@ from hetero_lab.devices.core import BoundModel
 from hetero_lab.model.read import input_name
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.processes import environment_of_a_child
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 from hetero_lab.runtime.stored_placement import standalone, write_placed
 
 _PROGRAM = """
@@ -78,7 +78,7 @@ def frozen(
 ) -> Path:
     """Write a placement as a plain process loads it; generated inputs unless some are given."""
     directory.mkdir(parents=True)
-    given = given_or_generated(bound, None) if arrays is None else arrays
+    given = input_arrays(bound, None) if arrays is None else arrays
     write_placed(directory / "model.xml", resolve(bound, placement))
     named: dict[str, Any] = {
         input_name(p): a for p, a in zip(bound.model.inputs, given, strict=True)

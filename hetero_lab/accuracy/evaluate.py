@@ -16,10 +16,10 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.configuration import configuration
-from hetero_lab.results.evaluation import Answer, Evaluation, completed, recorded_answers
+from hetero_lab.results.evaluation import Answer, Evaluation, answer_fields, evaluations_of
 from hetero_lab.results.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
-from hetero_lab.runtime.executors import chosen_by
+from hetero_lab.runtime.executors import choices_of
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import Reference, compare, run_afresh
 from hetero_lab.runtime.tensors import has_nan
@@ -96,7 +96,7 @@ def evaluate(
         for answer in judge(run, exact, read):
             answers.append(answer)
             bar.advance()
-    chosen = chosen_by(run.compiled_models, placed.core)
+    chosen = choices_of(run.compiled_models, placed.core)
     named = configuration(placed.label, chosen.precisions, placed.properties)
     return Evaluation(placed.label, read.metric, tuple(answers), until.interrupted, named)
 
@@ -242,7 +242,7 @@ class SweepData:
         measured = {r.entry for r in records if isinstance(r, Turn)}
         known = {
             r.entry
-            for r in completed(records)
+            for r in evaluations_of(records)
             if all(getattr(r, name) == value for name, value in self.mark.items())
         }
         wanted = defaultdict[Any, list[Trial]](list)
@@ -261,7 +261,7 @@ class SweepData:
 
     def _answers(self, trial: Trial) -> dict[str, Any]:
         try:
-            run = compile_placed(trial.placed(self.models[trial.variant]))
-            return recorded_answers(tuple(judge(run, self.reference, self.data)))
+            run = compile_placed(trial.resolve(self.models[trial.variant]))
+            return answer_fields(tuple(judge(run, self.reference, self.data)))
         except HeteroLabError as error:  # another variant may have other outputs
             return {"problem": str(error)}

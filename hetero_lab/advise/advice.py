@@ -33,7 +33,7 @@ from hetero_lab.results.evidence import (
     against_best,
     between,
     finding,
-    judged,
+    judge_candidates,
     reason,
 )
 from hetero_lab.results.sweep_result import Sweep
@@ -248,7 +248,7 @@ def judge(
         for label, row in rows.items()
         if row.latency is not None and reasons[label] is None
     }
-    found = judged(usable, lambda label, best: between(rows[label], rows[best]))
+    found = judge_candidates(usable, lambda label, best: between(rows[label], rows[best]))
     best = next((label for label in found if found[label] == BEST), "")
     named = rows[best].configuration if best else ""
     for label in found:

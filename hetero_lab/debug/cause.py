@@ -35,8 +35,8 @@ from hetero_lab.runtime.reference import (
     TOLERANCE,
     Agreement,
     agreement_notes,
-    asked_precision,
     compare,
+    hinted_precision,
     lowest_precision,
 )
 from hetero_lab.runtime.tensors import has_nan
@@ -127,7 +127,7 @@ class SymptomCheck:
         if self.is_static:
             return lowest_precision((), bound.graph, hints)
         # Weights of few bits alone round nothing at run time.
-        return generation_precision(bound, asked_precision(hints))
+        return generation_precision(bound, hinted_precision(hints))
 
     def __call__(self, placement: Placement) -> Evidence:
         """Run a placement; AffinityError if HETERO cannot pass on a tensor of dynamic shape."""

@@ -20,9 +20,9 @@ from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, nam
 from hetero_lab.model.opgraph import RANDOM
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.inputs import made_up
+from hetero_lab.runtime.inputs import arbitrary_array
 from hetero_lab.runtime.pieces import TensorKey, incoming
-from hetero_lab.runtime.reference import ROUNDED, TOLERANCE, asked_precision, quantised_ops
+from hetero_lab.runtime.reference import ROUNDED, TOLERANCE, hinted_precision, quantised_ops
 from hetero_lab.runtime.tensors import has_nan
 
 # A set is at fault if its effect on the outputs exceeds this share of the tolerance: three sets
@@ -124,7 +124,7 @@ class Expected:
     def _executed(self) -> dict[str, str]:
         """Return the precision of each op, known from the first run on."""
         affinity, runs = self.placement.affinity, self.runs
-        asked = {device: asked_precision([runs.hint_of(device)]) for device in affinity.devices}
+        asked = {device: hinted_precision([runs.hint_of(device)]) for device in affinity.devices}
         dynamic = (op for op in quantised_ops(self.graph) if runs.quantises(affinity[op]))
         in_8_bits = quantised_ops(self.graph, dynamic=False).union(dynamic)
         return {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
@@ -197,7 +197,7 @@ class Expected:
         """Draw a value for every tensor whose shape is known; without it, its readers stay out."""
         rng, graph = np.random.default_rng(0), self.graph
         drawn = {
-            (op.name, port): made_up(tensor, rng)
+            (op.name, port): arbitrary_array(tensor, rng)
             for op in graph
             for port, tensor in enumerate(op.outputs)
         }

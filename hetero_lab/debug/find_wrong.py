@@ -22,7 +22,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import current_environment
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, input_arrays
 from hetero_lab.runtime.pieces import TensorKey, outgoing
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.terminal import count_of
@@ -130,7 +130,7 @@ def find_wrong(
         )
     if costs is not None:
         costs.check_graph(subject.graph)
-    arrays = given_or_generated(subject.bound, inputs)
+    arrays = input_arrays(subject.bound, inputs)
     try:
         trusted = reference_device(subject.bound)
     except DeviceError as error:

@@ -36,7 +36,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.result import Displayed
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, input_arrays
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.tables import scratch_directory
 
@@ -257,7 +257,7 @@ def _arrays(
 ) -> list[np.ndarray]:
     """Return the inputs; for a language model, those of each step with tokens fixed beforehand."""
     if scenario is None:
-        return given_or_generated(bound, inputs)
+        return input_arrays(bound, inputs)
     model = language_model(bound.model)
     (prompt,) = given_or_random_prompt(bound, inputs, scenario, 0)
     further = model.prompt(replace(scenario, prompt_tokens=scenario.new_tokens), 1)

@@ -23,7 +23,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -231,7 +231,7 @@ def find_refused(
     if fallback is not None:
         check_device(fallback, given.core)
     affinity, refusals, error = given.affinity, list[Refusal](), ""
-    arrays = given_or_generated(bound, None)
+    arrays = input_arrays(bound, None)
     with (
         Progress("find refused ops", show=progress) as bar,
         PlacedRuns(given, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,

@@ -44,7 +44,7 @@ from hetero_lab.runtime.executors import (
     turn_lengths,
     warm_up,
 )
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, input_arrays
 from hetero_lab.runtime.placed_model import load, read_npz
 from hetero_lab.runtime.reference import Agreement, compare
 from hetero_lab.runtime.stored_placement import (
@@ -174,7 +174,7 @@ def profile_frozen(
     """
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, frozen.placement(bound.graph))
-    arrays = given_or_generated(bound, inputs)
+    arrays = input_arrays(bound, inputs)
     reset_peak()
     started = now()
     try:

@@ -60,7 +60,7 @@ from hetero_lab.tables import scratch_directory
 
 _ATTEMPTS = 3  # at a group whose task raises an error
 _PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again
-_LOOK_S = 0.3
+_LOOK_S = 0.3  # between two looks at what has ended, and at which workers there are
 _VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
 
 
@@ -79,8 +79,8 @@ def cluster_of(client: Any, *, isolate: bool) -> Callable[..., None]:
             "out."
         )
 
-    def measure(**given: Any) -> None:
-        with contextlib.closing(FleetRun(client=client, **given)) as run:
+    def measure(**arguments: Any) -> None:
+        with contextlib.closing(FleetRun(client=client, **arguments)) as run:
             run.measure()
 
     return measure
@@ -152,9 +152,9 @@ class FleetRun:
 
     def _undone(self, names: Collection[str]) -> list[str]:
         """Return the keys that none of some hosts has finished."""
-        asked = (self.header.reference, self.options.turns)
+        terms = (self.header.reference, self.options.turns)
         is_done = self.ledger.is_done
-        return [k for k in self.trials if not any(is_done(k, name, *asked) for name in names)]
+        return [k for k in self.trials if not any(is_done(k, name, *terms) for name in names)]
 
     def measure(self) -> None:
         """Measure all pending trials, as far as the budget allows.
@@ -223,12 +223,12 @@ class FleetRun:
                 f"{self._where} has no workers. Start one on each machine: dask worker ADDRESS"
             )
         useless: dict[str, str] = {}
-        for worker, own in answers.items():
-            first = self._hosts.setdefault(address := get_address_host(worker), own)
+        for worker, reply in answers.items():
+            first = self._hosts.setdefault(address := get_address_host(worker), reply)
             # Dask may run a group on any worker of its host, and a row tells what its host has.
-            if isinstance(own, Exception):
-                useless[address] = f"hetero_lab cannot run there ({type(own).__name__}: {own})"
-            elif any(getattr(first, v, "") != getattr(own, v) for v in ("host", *_VERSIONS)):
+            if isinstance(reply, Exception):
+                useless[address] = f"hetero_lab cannot run there ({type(reply).__name__}: {reply})"
+            elif any(getattr(first, v, "") != getattr(reply, v) for v in ("host", *_VERSIONS)):
                 useless[address] = "its workers have different names or versions"
         for address, why in useless.items():
             del self._hosts[address]
@@ -250,10 +250,10 @@ class FleetRun:
         before, called = self.ledger.hosts.get(host.host, host), dict(host.devices)
         versions = ("OpenVINO", before.openvino_version, host.openvino_version)
         devices = [(f"the {d}", name, called.get(d, name)) for d, name in before.devices]
-        for what, was, found in [versions, *devices]:
-            if was != found:
+        for what, was, is_now in [versions, *devices]:
+            if was != is_now:
                 raise StoreError(
-                    f"{host.host} was measured with {what} {was!r}, now it has {found!r}. Numbers "
+                    f"{host.host} was measured with {what} {was!r}, now it has {is_now!r}. Numbers "
                     "of the two are not mixed. If these are two machines, give one another name; "
                     "or take another store= directory."
                 )
@@ -284,6 +284,7 @@ class FleetRun:
         for group in groups:
             load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
         for position, group in enumerate(groups):
+            # Three thirds may add up to a little more than one.
             n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
             future = self._measure(
                 tuple(group.trials),
@@ -328,10 +329,10 @@ class FleetRun:
         with deferred():  # all of a group, or its store would miss some
             for record in records:
                 host = self._hosts[get_address_host(record.worker)].host
-                kept = msgspec.structs.replace(record, host=host)
-                if isinstance(kept, Turn):
-                    kept = msgspec.structs.replace(kept, group=first + kept.group)
-                self.ledger.append(kept)
+                copy = msgspec.structs.replace(record, host=host)
+                if isinstance(copy, Turn):
+                    copy = msgspec.structs.replace(copy, group=first + copy.group)
+                self.ledger.append(copy)
         labels = names_at_hand([trial.label for trial in group.trials], 4)
         failed = [record for record in records if isinstance(record, Failed)]
         if {trial.key for trial in group.trials} == {record.entry for record in failed}:
@@ -392,9 +393,9 @@ def measure_group(
             raise RuntimeError("The caller is gone or does not wait any more.")
         records.append(msgspec.structs.replace(record, worker=worker.address))
 
-    used = {device for trial in trials for device in trial.devices}
-    emulated = tuple(spec for spec in set_up.emulated if spec.name in used)
-    here = describe(sorted(used), emulated)
+    devices = {device for trial in trials for device in trial.devices}
+    emulated = tuple(spec for spec in set_up.emulated if spec.name in devices)
+    here = describe(sorted(devices), emulated)
     for blobs in set_up.blobs.values():
         Path(blobs).mkdir(parents=True, exist_ok=True)
     user = getattr(os, "getuid", getpass.getuser)()  # Windows has only names
@@ -405,7 +406,7 @@ def measure_group(
             return []
         for name, content in files.items():
             (directory / name).write_bytes(content)
-        own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
+        local_set_up = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
         schedule = SweepSchedule(
             trials=by_key(trials),
             reference=trials[0].key,
@@ -415,7 +416,7 @@ def measure_group(
             budget_s=budget_s,
             noise=partial(noise_of, here),
         )
-        pool = BenchPool(schedule.trials, lambda: WorkerProcess(own, limits), limits)
+        pool = BenchPool(schedule.trials, lambda: WorkerProcess(local_set_up, limits), limits)
         try:
             SweepRun(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:

@@ -22,7 +22,7 @@ from hetero_lab.placement.partition import Partition, one_subgraph, partition_of
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.results.profile_tables import COUNTER_COLUMNS, counter_rows
-from hetero_lab.runtime.counters import Counter, read_counters, unjoined
+from hetero_lab.runtime.counters import Counter, raw_counter, read_counters
 from hetero_lab.tables import Tables, check_values, frame_of, read_bytes, reading
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _joined(
     """
     mean = _mean(nodes)
     hetero = bool(mean["node_name"].str.startswith("subgraph0: ").any())
-    rows = [unjoined(node, hetero=hetero) for node in mean.itertuples()]
+    rows = [raw_counter(node, hetero=hetero) for node in mean.itertuples()]
     emulated: dict[str, str] = {}
     if placed is None:
         plain = "" if "," in device or ":" in device else device

@@ -50,7 +50,7 @@ from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.result import Framed
 from hetero_lab.runtime import counters
 from hetero_lab.runtime.compiled import COUNTED
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, input_arrays
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.tables import frame_of, read_bytes, scratch_directory, write_text
 
@@ -219,7 +219,7 @@ class NpuwPlan(Framed):
         lint = self.lint()
         for row in lint[lint["severity"] == ERROR].itertuples():
             raise AffinityError(f"{row.finding} {row.advice}")
-        arrays = given_or_generated(self.bound, inputs)
+        arrays = input_arrays(self.bound, inputs)
         groups = tuple(structs.replace(group, device=_HERE) for group in self.groups)
         with scratch_directory() as place:
             given = replace(self, devices=(_HERE,), groups=groups).write(place / "plan.xml")
@@ -278,7 +278,7 @@ def npuw(
         of_type(bound.graph.ops, op_type)
         if device not in order:
             raise ArgumentError(unknown("NPUW never uses", device, order, "Devices"))
-    arrays = given_or_generated(bound, None)
+    arrays = input_arrays(bound, None)
     with scratch_directory() as place:
         asked = {
             "NPUW_DEVICES": _HERE,

@@ -29,9 +29,9 @@ from hetero_lab.runtime.reference import (
     VERDICTS,
     Agreement,
     Verdict,
-    asked_precision,
     compare,
     executed_precision,
+    hinted_precision,
     keep_reference,
     reference_device,
     reference_placement,
@@ -144,7 +144,7 @@ def generation_precision(placed: BoundPlacement, precision: str) -> str:
         for device in placed.devices
         for key, value in _EXACT.items()
     )
-    return precision if exact else asked_precision([precision, "u8"])
+    return precision if exact else hinted_precision([precision, "u8"])
 
 
 def reference_generation(

@@ -13,7 +13,7 @@ from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
 from hetero_lab.machine.demand import Turn
 from hetero_lab.measure.loads import Driven
 from hetero_lab.progress import Stopwatch
-from hetero_lab.results.evidence import BEST, UNDECIDED, judged
+from hetero_lab.results.evidence import BEST, UNDECIDED, judge_candidates
 
 NOT_MEASURED = "not measured"
 LOOKS = 2  # turns of each set before the final
@@ -92,7 +92,7 @@ class Race:
         """Return the sets, each with a judgement; those without a final are undecided."""
         final = [i for i in self._running if self.sets[i].turns]
         levels = {i: self._level(self.sets[i].turns) for i in final}
-        found = judged(
+        found = judge_candidates(
             levels,
             lambda i, j: ratio_of(self.sets[i], self.sets[j], self.cost, self.noise),
             preferred=[0],

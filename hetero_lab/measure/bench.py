@@ -56,7 +56,7 @@ from hetero_lab.runtime.executors import (
     time_once,
     warm_up,
 )
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.tables import whole_file
@@ -103,14 +103,14 @@ class Bench:
         """Compile a trial and infer once; with ``compare``, compare outputs with the reference."""
         reset_peak()
         self.release(trial.key)
-        opened_as = self._opened_as(trial)
+        arguments = self._runner_arguments(trial)
         if trial.model_cache:
-            open_runner(**opened_as).close()  # fills the cache; the next line loads from it
+            open_runner(**arguments).close()  # fills the cache; the next line loads from it
             reset_peak()
-        runner = open_runner(**opened_as)
+        runner = open_runner(**arguments)
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
-        chosen = runner.chosen()
+        choices = runner.choices()
         self._compiled[trial.key] = runner, trial, first_us / 1e6
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
         agreement = self.compare(trial) if compare else ()
@@ -125,14 +125,14 @@ class Bench:
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
             spans=self.read_spans(trial.key, 1),
-            chosen=chosen,
+            chosen=choices,
             tokens=runner.tokens(),
         )
 
     def expect(self, trial: Trial) -> None:
         """Compute the reference outputs of a trial's model, for later benches."""
         if self.set_up.directory:
-            self._expected(trial)
+            self._expected_outputs(trial)
 
     def warm_up(self, key: str, at_most_s: float, inferences: int | None = None) -> float:
         """Infer until turns agree or the time is over; return the seconds per inference.
@@ -148,8 +148,8 @@ class Bench:
         began = now()
         if inferences is None and most < WARM_UP_INFERENCES:  # whole turns would overrun the time
             inferences = most
-        done = warm_up(runner.infer, inferences, at_most_s)
-        return min(first_s, (now() - began) / done) if done else first_s
+        n_inferences = warm_up(runner.infer, inferences, at_most_s)
+        return min(first_s, (now() - began) / n_inferences) if n_inferences else first_s
 
     def run_turn(
         self,
@@ -176,7 +176,7 @@ class Bench:
 
     def compile_counted(self, trial: Trial) -> None:
         """Compile a trial once more, with counters, to be read later."""
-        self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
+        self._counted[trial.key] = open_runner(**self._runner_arguments(trial), counters=True)
 
     def read_counters(self, trial: Trial) -> Counters:
         """Read the counters of a trial; compile it with counters unless that is done."""
@@ -197,7 +197,8 @@ class Bench:
         runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
-            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
+            file, names = self._reference_file(trial), runner.outputs()
+            expected = _stored_outputs(file, names) or self._expected_outputs(trial)
         return runner.compare(rows, expected)
 
     def read_spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
@@ -250,8 +251,8 @@ class Bench:
         if affinities is not None:
             for node in model.get_ordered_ops():
                 node.get_rt_info()["affinity"] = affinities[node.get_friendly_name()]
-        made, hints, rows = infer_once(model, target, properties, read_arrays(inputs), core)
-        write_arrays(outputs, made)
+        arrays, hints, rows = infer_once(model, target, properties, read_arrays(inputs), core)
+        write_arrays(outputs, arrays)
         return hints, rows
 
     def release(self, key: str) -> None:
@@ -266,14 +267,14 @@ class Bench:
         for key in list(self._compiled):
             self.release(key)
 
-    def _placed(self, trial: Trial) -> BoundPlacement:
-        return trial.placed(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
+    def _resolve(self, trial: Trial) -> BoundPlacement:
+        return trial.resolve(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
 
-    def _opened_as(self, trial: Trial) -> dict[str, Any]:
+    def _runner_arguments(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of :func:`open_runner`."""
         blobs = self.set_up.blobs.get(trial.key)
         return {
-            "placed": self._placed(trial),
+            "placement": self._resolve(trial),
             "arrays": self._arrays(trial.variant),
             "executor": trial.executor,
             "requests": trial.requests,
@@ -281,20 +282,20 @@ class Bench:
             "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
         }
 
-    def _expected(self, trial: Trial) -> dict[str, np.ndarray]:
+    def _expected_outputs(self, trial: Trial) -> dict[str, np.ndarray]:
         expected = expected_outputs(
-            self._placed(trial), self._arrays(trial.variant), trial.scenario
+            self._resolve(trial), self._arrays(trial.variant), trial.scenario
         )
-        _keep(self._kept(trial), expected)
+        _keep(self._reference_file(trial), expected)
         return expected
 
-    def _kept(self, trial: Trial) -> Path:
+    def _reference_file(self, trial: Trial) -> Path:
         number = list(self.models).index(trial.variant)
         return Path(self.set_up.directory) / f"reference{number}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self.inputs:
-            self.inputs[variant] = given_or_generated(self.models[variant], None)
+            self.inputs[variant] = input_arrays(self.models[variant], None)
         return self.inputs[variant]
 
 
@@ -316,10 +317,10 @@ def write_set_up(
     models, inputs, ops = {}, {}, {}
     core = next(iter(bound.values())).core
     for index, variant in enumerate(bound):
-        model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
+        model, file = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
         save(bound[variant].model, model)
-        write_arrays(given, arrays[variant])
-        models[variant], inputs[variant] = model.name, given.name
+        write_arrays(file, arrays[variant])
+        models[variant], inputs[variant] = model.name, file.name
         ops[variant] = tuple(op.name for op in bound[variant].graph)
     return SetUp(
         models=models,
@@ -332,9 +333,9 @@ def write_set_up(
 
 def write_arrays(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
     """Write arrays in order; ``read_arrays`` reads them."""
-    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
+    by_name: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
     with open(path, "wb") as file:  # given a path, NumPy would add its own suffix
-        np.savez(file, **named)
+        np.savez(file, **by_name)
 
 
 def read_arrays(path: str | Path) -> list[np.ndarray]:
@@ -342,7 +343,7 @@ def read_arrays(path: str | Path) -> list[np.ndarray]:
     return list(read_npz(path).values())
 
 
-def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
+def _stored_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     try:
         return dict(zip(names, read_arrays(path), strict=True))
     except (OSError, ValueError):

@@ -24,6 +24,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.intervals import Latency
 from hetero_lab.measure.bench import Bench, limit_s
 from hetero_lab.measure.session import Conditions, Session
+from hetero_lab.measure.stopping import WARM_UP_S
 from hetero_lab.measure.trial_grid import by_name, trial_of
 from hetero_lab.measure.worker_process import Request, WorkerError, Workers
 from hetero_lab.model.language import Scenario
@@ -37,6 +38,7 @@ from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import (
+    MOST_WARM_UP_S,
     TIMED_PER_TURN,
     check_executor,
     check_placed,
@@ -49,9 +51,8 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
-_MOST_WARM_UP_S, _WARM_UP_IN_FLIGHT_S = 2.0, 0.3
-_ROUNDS = 10
-_LEAST_GENERATIONS = 3
+_ROUNDS = 10  # of turns with requests in flight: the 100 timed inferences of a profile by default
+_LEAST_GENERATIONS = 3  # each has one time to the first token, which needs an interval too
 
 Ask: TypeAlias = "Callable[..., Any]"  # of a method of Bench and its arguments
 
@@ -144,11 +145,11 @@ def profile(
         if value is not None:
             check_whole(name, value, least=least)
     watch = Stopwatch.start(budget_s)
-    placed = resolve(bind(model, core), placement)
+    bound_placement = resolve(bind(model, core), placement)
     run_as = {"executor": executor, "requests": requests, "scenario": scenario}
-    check_placed(placed, **run_as)
-    models = by_name(placed.bound)  # as in a sweep, so that the inputs have the same digest
-    trial = trial_of(placed, placed.label, next(iter(models)), **run_as)
+    check_placed(bound_placement, **run_as)
+    models = by_name(bound_placement.bound)  # as in a sweep, so inputs have the same digest
+    trial = trial_of(bound_placement, bound_placement.label, next(iter(models)), **run_as)
     in_flight = requests > 1
     n_steps = 2 + in_flight + counters + reference
     turns: list[Turn] = []
@@ -158,8 +159,8 @@ def profile(
     conditions = Conditions(inputs, seed, scenario, isolate=isolate, workers=workers or Workers())
     with (
         Session(models, conditions) as session,
-        Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
-        opened_bench(session, placed.label) as ask,
+        Progress(f"compile {trial.label}", show=progress, total=n_steps, unit="steps") as bar,
+        opened_bench(session, trial.label) as ask,
     ):
         others = OtherWork()
         compiled: Compiled = ask(Bench.compile, trial=trial)
@@ -176,7 +177,7 @@ def profile(
                 compiled = _with_spans(compiled, ask, len(turns[-1].samples_us))
             if in_flight and not timing.interrupted:
                 _next(bar, "throughput")
-                throughput = _throughput(ask, placed, trial, iterations, watch)
+                throughput = _throughput(ask, bound_placement, trial, iterations, watch)
                 compiled = _with_spans(compiled, ask, (TIMED_PER_TURN + 1) * requests)
             if usable and counters:
                 _next(bar, "counters")
@@ -194,15 +195,15 @@ def profile(
         trial,
         compiled,
         turns,
-        graph=placed.graph,
-        fingerprint=placed.bound.fingerprint,
-        environment=current_environment(placed.devices, placed.core),
+        graph=bound_placement.graph,
+        fingerprint=bound_placement.bound.fingerprint,
+        environment=current_environment(bound_placement.devices, bound_placement.core),
         counters=rows,
         throughput=throughput,
         generated=conditions.are_generated,
         inputs_digest=session.inputs_digest,
         foreign_cpus=foreign_cpus,
-        few_subgraphs=simplify_bound(placed.bound, placed.placement).remark,
+        few_subgraphs=simplify_bound(bound_placement.bound, bound_placement.placement).remark,
         interrupted=timing.interrupted or after.interrupted,
     )
     _warn_of_wrong_outputs(result)
@@ -248,7 +249,7 @@ def _turns(
         if iterations is not None:
             n = max(_LEAST_GENERATIONS, math.ceil(iterations / (trial.scenario.new_tokens - 1)))
         lengths = itertools.islice(itertools.repeat(TIMED_PER_TURN), n)
-    ask(Bench.warm_up, key=trial.key, at_most_s=_MOST_WARM_UP_S, inferences=warmup)
+    ask(Bench.warm_up, key=trial.key, at_most_s=MOST_WARM_UP_S, inferences=warmup)
     for number, timed in enumerate(lengths):
         yield ask(_alone(trial, number, timed))
         if watch.elapsed_s >= end_s:
@@ -272,7 +273,7 @@ def _with_spans(compiled: Compiled, ask: Ask, n_last: int) -> Compiled:
 
 
 def _throughput(
-    ask: Ask, placed: BoundPlacement, trial: Trial, iterations: int | None, watch: Stopwatch
+    ask: Ask, placement: BoundPlacement, trial: Trial, iterations: int | None, watch: Stopwatch
 ) -> tuple[Throughput, ...]:
     """Measure HETERO with and without exclusive requests, and the trial if it is not HETERO.
 
@@ -282,14 +283,14 @@ def _throughput(
     however short the time.
     """
     measured: list[tuple[Trial, bool | None]] = []
-    for exclusive, changed in _with_exclusive(placed):
-        other = trial_of(changed, placed.label, trial.variant, requests=trial.requests)
+    for exclusive, changed in _with_exclusive(placement):
+        other = trial_of(changed, trial.label, trial.variant, requests=trial.requests)
         measured.append((other, exclusive))
         if other.key != trial.key:
             ask(Bench.compile, trial=other)
-            ask(Bench.warm_up, key=other.key, at_most_s=_WARM_UP_IN_FLIGHT_S)
+            ask(Bench.warm_up, key=other.key, at_most_s=WARM_UP_S)
     if trial.executor == PARALLEL:
-        measured.append((trial, _is_exclusive(placed)))
+        measured.append((trial, _is_exclusive(placement)))
     latency: dict[str, list[tuple[float, ...]]] = {one.key: [] for one, _ in measured}
     between: dict[str, list[tuple[float, ...]]] = {one.key: [] for one, _ in measured}
     n_rounds = min(_ROUNDS, max(1, (iterations or _ROUNDS**2) // TIMED_PER_TURN))
@@ -312,16 +313,16 @@ def _throughput(
     )
 
 
-def _with_exclusive(placed: BoundPlacement) -> Sequence[tuple[bool | None, BoundPlacement]]:
+def _with_exclusive(base: BoundPlacement) -> Sequence[tuple[bool | None, BoundPlacement]]:
     """Return the placement with and without exclusive requests, if a device supports them."""
-    able = [d for d in placed.devices if _knows(d, placed.core)]
+    able = [d for d in base.devices if _knows(d, base.core)]
     if not able:
-        return [(None, placed)]
+        return [(None, base)]
     changed = (
-        (value, placed.placement.with_properties({device: {_EXCLUSIVE: value} for device in able}))
+        (value, base.placement.with_properties({device: {_EXCLUSIVE: value} for device in able}))
         for value in (True, False)
     )
-    return [(value, BoundPlacement(placed.bound, placement)) for value, placement in changed]
+    return [(value, BoundPlacement(base.bound, placement)) for value, placement in changed]
 
 
 def _knows(device: str, core: ov.Core) -> bool:
@@ -332,8 +333,8 @@ def _knows(device: str, core: ov.Core) -> bool:
     return True
 
 
-def _is_exclusive(placed: BoundPlacement) -> bool:
-    values = [p.get(_EXCLUSIVE, False) for p in placed.properties.values()]
+def _is_exclusive(placement: BoundPlacement) -> bool:
+    values = [p.get(_EXCLUSIVE, False) for p in placement.properties.values()]
     return all(str(value).upper() in ("TRUE", "YES", "ON") for value in values)
 
 

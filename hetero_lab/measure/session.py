@@ -132,16 +132,16 @@ class Session(contextlib.AbstractContextManager["Session"]):
             records: list[AnyRecord] = []
             append: Callable[[AnyRecord], object] = records.append
             if store is not None:
-                opened = stack.enter_context(contextlib.closing(Store(store, header)))
-                header, records, append = opened.header, opened.records, opened.append
+                open_store = stack.enter_context(contextlib.closing(Store(store, header)))
+                header, records, append = open_store.header, open_store.records, open_store.append
             append = control.watched(append)
-            asked = by_key(trial for trial in trials if not trial.problem)
+            measurable = by_key(trial for trial in trials if not trial.problem)
             ledger = Ledger(records, append)
             try:
                 if self.cluster is None:
-                    schedule = self._schedule(header, asked, ledger, options, watch.budget_s)
+                    schedule = self._schedule(header, measurable, ledger, options, watch.budget_s)
                     start = control.stoppable(lambda: self.start(blobs))
-                    pool = BenchPool(asked, start, self.conditions.workers)
+                    pool = BenchPool(measurable, start, self.conditions.workers)
                     SweepRun(
                         schedule, pool, watch, progress=progress, is_ready=self._is_ready
                     ).measure()
@@ -150,20 +150,20 @@ class Session(contextlib.AbstractContextManager["Session"]):
                         set_up=partial(self._set_up_with, blobs),
                         control=control,
                         header=header,
-                        trials=asked,
+                        trials=measurable,
                         ledger=ledger,
                         options=options,
                         workers=self.conditions.workers,
                         watch=watch,
                         progress=progress,
                     )
-                crashed = {
+                crashes = {
                     record.entry
                     for record in records
                     if isinstance(record, Failed) and record.status.startswith("crashed (signal")
                 }
                 for trial in trials:
-                    if trial.key in crashed:  # another process tries such a model first from now on
+                    if trial.key in crashes:  # another process tries such a model first from now on
                         suspect(self.models[trial.variant].fingerprint)
                 if examples is not None:
                     examples.evaluate(trials, records, append, progress)
@@ -172,9 +172,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             except KeyboardInterrupt:
                 interrupted = True
                 has_turns = any(isinstance(record, Turn) for record in records)
-                kept = "; the turns that were measured are kept" if has_turns else ""
-                more = ", and the same call goes on from there" if store else ""
-                warn(f"Interrupted{kept}{more}.")
+                turns_note = "; the turns that were measured are kept" if has_turns else ""
+                store_note = ", and the same call goes on from there" if store else ""
+                warn(f"Interrupted{turns_note}{store_note}.")
         graphs = {name: bound.graph for name, bound in self.models.items()}
         return sweep_from(header, records, graphs, interrupted=interrupted)
 
@@ -192,8 +192,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def _is_ready(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s``; tell whether a bench can be started soon."""
-        own = not self.conditions.isolate or bool(self.conditions.workers.command)
-        return own or FORK_SERVER.is_ready(WORKER, timeout_s)
+        needs_no_server = not self.conditions.isolate or bool(self.conditions.workers.command)
+        return needs_no_server or FORK_SERVER.is_ready(WORKER, timeout_s)
 
     def _schedule(
         self,
@@ -217,9 +217,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @cached_property
     def _arrays(self) -> dict[str, list[np.ndarray]]:
-        given = self.conditions
+        conditions = self.conditions
         return {
-            name: inputs_for(bound, given.inputs, given.seed, given.scenario)
+            name: inputs_for(bound, conditions.inputs, conditions.seed, conditions.scenario)
             for name, bound in self.models.items()
         }
 

@@ -19,7 +19,7 @@ from hetero_lab.runtime.executors import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
 _ENOUGH = 0.75  # share of the placements covered by the sparsest plan
-LEAST_TURNS = 8
+LEAST_TURNS = 8  # the trimmed mean drops one at each end, which leaves 5 degrees of freedom
 _PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
 FULL = DISCARDED_PER_TURN + TIMED_PER_TURN  # inferences of a turn that is not shortened
 _SHORTER = (5, 2)  # timed inferences of those that are

@@ -57,13 +57,13 @@ class BenchPool:
             list(pool.map(start, keys))
         return took_s
 
-    def ask(self, asked: Mapping[str, Request[Any]]) -> dict[str, Any]:
+    def ask(self, batch: Mapping[str, Request[Any]]) -> dict[str, Any]:
         """Carry out requests in parallel; return the answers, or the errors that came instead."""
-        if len(asked) == 1:
-            return {key: self._answer(key, request) for key, request in asked.items()}
-        pool = ThreadPoolExecutor(len(asked))
+        if len(batch) == 1:
+            return {key: self._answer(key, request) for key, request in batch.items()}
+        pool = ThreadPoolExecutor(len(batch))
         try:
-            return dict(zip(asked, pool.map(self._answer, asked, asked.values()), strict=True))
+            return dict(zip(batch, pool.map(self._answer, batch, batch.values()), strict=True))
         except BaseException:  # Ctrl-C: do not wait for the compiles
             self.close()
             raise
@@ -71,13 +71,13 @@ class BenchPool:
             pool.shutdown()
 
     def _answer(self, key: str, request: Request[Any]) -> Any:
-        answer, all_asked = None, [request]
+        answer, queue = None, [request]
         if key not in self._compiled and request.func is not Bench.compile:
             # Its bench is a new one.
-            all_asked.insert(0, partial(Bench.compile, trial=self._trials[key]))
+            queue.insert(0, partial(Bench.compile, trial=self._trials[key]))
         try:
-            for asked in all_asked:
-                answer = self._bench(key).ask(asked, timeout_s=limit_s(self._workers, asked))
+            for one in queue:
+                answer = self._bench(key).ask(one, timeout_s=limit_s(self._workers, one))
                 self._compiled.add(key)
         except WorkerError as failure:
             if failure.died:
@@ -206,7 +206,7 @@ class SweepRun:
         self._looked = now()
         schedule.ledger.append(State(**machine_state(), foreign_cpus=self._others.cpus()))
         levels = {key: list(schedule.ledger.levels_us(key).values()) for key in schedule.trials}
-        medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
+        medians = {key: float(np.median(us)) for key, us in levels.items() if len(us) >= 3}
         text = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=medians.__getitem__)

@@ -67,8 +67,8 @@ class Ask(NamedTuple):
 # A request by itself is for a bench of its own, which nothing else is asked. The schedule finds the
 # answers, and the time, on the line after the yield: see tell().
 Step: TypeAlias = Begin | Ask | Request[None]
-_Told = TypeVar("_Told")
-_Steps: TypeAlias = Generator[Step, None, _Told]
+_Value = TypeVar("_Value")
+_Steps: TypeAlias = Generator[Step, None, _Value]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -100,7 +100,7 @@ class SweepSchedule:
         self._start_s = 0.0  # of the slowest bench
         self._ready_s = 0.0  # to compile and infer once, of the slowest placement
         self._together_s = 0.0  # the same per placement, when compiled in parallel
-        self._met: set[str] = set()  # devices that something was compiled for
+        self._devices: set[str] = set()  # that something was compiled for
         self.tell(0.0)
 
     def tell(
@@ -133,7 +133,7 @@ class SweepSchedule:
             self.plan = plan
             members = self._next_group(queue[: min(self.group_size - 1, plan.n_placements)])
             later = replace(plan, n_placements=plan.n_placements - len(members))
-            tried = yield from self._make_ready(members)
+            attempts = yield from self._make_ready(members)
             if self._alive:
                 yield from self._measure_group(group, later, began_s)
             for key in self._alive:
@@ -143,7 +143,7 @@ class SweepSchedule:
             for key in members:
                 self._alive.pop(key, None)
                 self._inference_s.pop(key, None)
-            queue = [key for key in queue if key not in tried]
+            queue = [key for key in queue if key not in attempts]
             group += 1
 
     # -- what the budget allows ---------------------------------------------------------------
@@ -156,26 +156,26 @@ class SweepSchedule:
     @property
     def _durations(self) -> Durations:
         """How long a placement takes, estimated from earlier placements."""
-        known = list(self._inference_s.values())
+        inferences_s = list(self._inference_s.values())
         together_s = self._together_s if self._n_at_once > 1 else 0.0
         return Durations(
             ready_s=self._start_s + (together_s or self._ready_s),
-            inference_s=float(np.mean(known)) if known else 0.0,
+            inference_s=float(np.mean(inferences_s)) if inferences_s else 0.0,
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
         turns, group_size = self.options.target, self.group_size
-        chosen = partial(affordable, durations=self._durations, turns=turns, group_size=group_size)
-        plan = chosen(self.left_s, n_pending)
+        fit = partial(affordable, durations=self._durations, turns=turns, group_size=group_size)
+        plan = fit(self.left_s, n_pending)
         if is_first and n_pending and not plan.n_placements and self.left_s > 0.0:
             # Every call measures at least one placement, even if that compile overruns the budget.
-            plan = chosen(self.left_s + self._ready_s, 1)
+            plan = fit(self.left_s + self._ready_s, 1)
             plan = plan if plan.n_placements else replace(LEAST, n_placements=1)
         return plan
 
     def _turn_s(self, key: str, inferences: int) -> float:
-        known = self._inference_s
-        return inferences * known.get(key, known.get(self.reference, 0.0))
+        times_s = self._inference_s
+        return inferences * times_s.get(key, times_s.get(self.reference, 0.0))
 
     def _plan_s(self, plan: TurnPlan) -> float:
         return plan.needs_s(self._durations, self.group_size) if plan.n_placements else 0.0
@@ -198,12 +198,12 @@ class SweepSchedule:
         """
         if not self.options.apart:
             return list(keys)
-        met, members = set(self._met), list[str]()
+        earlier, members = set(self._devices), list[str]()
         for key in keys:
             devices = self.trials[key].runs_on
-            if members and not devices <= met:
+            if members and not devices <= earlier:
                 break
-            met |= devices
+            earlier |= devices
             members.append(key)
         return members
 
@@ -211,17 +211,17 @@ class SweepSchedule:
         """Start benches, compile, infer once; return the keys that were tried."""
         yield Begin([*self._alive, *keys], reuse=self._is_slow)
         self._start_s = max([self._start_s, *self._answers.values()])
-        self._met.update(*(self.trials[key].runs_on for key in keys))
-        tried: list[str] = []
-        while len(tried) < len(keys):
-            some = keys[len(tried) : len(tried) + self._n_at_once]
+        self._devices.update(*(self.trials[key].runs_on for key in keys))
+        attempts: list[str] = []
+        while len(attempts) < len(keys):
+            some = keys[len(attempts) : len(attempts) + self._n_at_once]
             each_s = self.plan.turns * self._turn_s(some[0], self.plan.inferences)
             least_s = (len(self._alive) + len(some)) * each_s
-            if tried and self._ready_s + least_s > self.left_s:
+            if attempts and self._ready_s + least_s > self.left_s:
                 break
-            tried += some
+            attempts += some
             yield from self._compile(some)
-        return tried
+        return attempts
 
     @property
     def _n_at_once(self) -> int:
@@ -242,10 +242,10 @@ class SweepSchedule:
                 self.expected.add(trial.variant)
                 yield partial(Bench.expect, trial=trial)
         began_s = self._elapsed_s
-        asked = {
+        batch = {
             key: partial(Bench.compile, trial=self.trials[key], compare=compare) for key in keys
         }
-        answers = yield from self._ask("compile", asked)
+        answers = yield from self._ask("compile", batch)
         took_s = self._elapsed_s - began_s
         if len(keys) > 1:
             self._together_s = max(self._together_s, took_s / len(keys))
@@ -283,7 +283,8 @@ class SweepSchedule:
                 self.ends_s = self._estimated_end_s(self._elapsed_s - round_began_s, later)
         if self.options.counters:
             yield from self._count_all(later)
-        # Later groups need their least turns, each at least the time that this one took so far.
+        # Later groups need their least turns, each at least the time that this one took so far, and
+        # a fifth to spare.
         n_later = later.n_groups(self.group_size)
         reserve_s = 1.2 * max(self._plan_s(later), n_later * (self._elapsed_s - began_s))
         deadline_s = self._elapsed_s + min(self.left_s / (n_later + 1), self.left_s - reserve_s)
@@ -310,8 +311,8 @@ class SweepSchedule:
             if self._turn_s(key, plan.inferences) > self.left_s and (number or has_pair):
                 return False
             length = {"discarded": plan.discarded, "timed": plan.timed}
-            asked = partial(Bench.run_turn, key=key, group=group, round=number, **length)
-            for turn in (yield from self._ask("measure", {key: asked})).values():
+            request = partial(Bench.run_turn, key=key, group=group, round=number, **length)
+            for turn in (yield from self._ask("measure", {key: request})).values():
                 self.ledger.append(turn)
                 done.add(key)
                 if self.trials[key].requests == 1:
@@ -345,25 +346,25 @@ class SweepSchedule:
             turn = partial(Bench.run_turn, key=key)
             until_s, medians = self._elapsed_s + seconds, list[float]()
             while key in self._alive and (self._elapsed_s < until_s or not medians):
-                held = yield from self._ask("hold", {key: turn})
-                medians += [turn_level(turn.samples_us) for turn in held.values()]
+                answers = yield from self._ask("hold", {key: turn})
+                medians += [turn_level(turn.samples_us) for turn in answers.values()]
             if key in self._alive:
                 self.ledger.append(Sustained(entry=key, medians_us=tuple(medians)))
         if self.budget_s is not None:
             self.budget_s += self._elapsed_s - began_s
             self.ends_s = self.budget_s
 
-    def _ask(self, doing: str, asked: Mapping[str, Request[Answer]]) -> _Steps[dict[str, Answer]]:
+    def _ask(self, doing: str, batch: Mapping[str, Request[Answer]]) -> _Steps[dict[str, Answer]]:
         """Ask about entries; return the answers of those that do not fail, which costs no other.
 
         A crash may have other causes, and beside others memory or time may lack: what fails so is
         asked once more, alone.
         """
-        yield Ask(doing, asked)
+        yield Ask(doing, batch)
         answers = dict(self._answers)
-        for key, request in asked.items():
+        for key, request in batch.items():
             failure = answers[key]
-            if isinstance(failure, WorkerError) and (failure.crashed or len(asked) > 1):
+            if isinstance(failure, WorkerError) and (failure.crashed or len(batch) > 1):
                 yield Ask(doing, {key: request})
                 answers[key] = failure = self._answers[key]
             if isinstance(failure, WorkerError):
@@ -388,24 +389,24 @@ class SweepSchedule:
     def _n_turns(self, key: str) -> int:
         if key == self.reference or not self.ledger.levels_us(self.reference):
             return len(self.ledger.levels_us(key))
-        return len(self.ledger.paired(key, self.reference)[0])
+        return len(self.ledger.pairs(key, self.reference)[0])
 
     def _missing_turns(self, key: str) -> int:
         return self.options.target - self._n_turns(key)
 
     def _lacks_records(self, key: str) -> bool:
         """Tell whether counters or a sustained run are asked for and not yet recorded."""
-        asked = {Counters: self.options.counters, Sustained: self.options.sustained_s}
-        return any(wanted and not self.ledger.has(kind, key) for kind, wanted in asked.items())
+        needs = {Counters: self.options.counters, Sustained: self.options.sustained_s}
+        return any(need and not self.ledger.has(kind, key) for kind, need in needs.items())
 
     def _lacks_turns(self, key: str, group: int) -> bool:
         """Tell whether a placement has fewer turns than are planned for it."""
-        own, target = self.ledger.levels_us(key), self.plan.turns
+        levels, target = self.ledger.levels_us(key), self.plan.turns
         if key == self.reference:
             # Once it has enough turns, one in this group will do; it runs in each round anyway.
-            return not any(at[0] == group for at in own) or len(own) < target
+            return not any(at[0] == group for at in levels) or len(levels) < target
         if self.reference not in self._alive:  # it failed: there will be no more pairs
-            return len(own) < target
+            return len(levels) < target
         return self._n_turns(key) < target
 
     @property
@@ -414,4 +415,4 @@ class SweepSchedule:
         others = [key for key in self._alive if key != self.reference]
         for key in others if self.reference in self._alive else ():
             noise = self.noise(self.trials[key].runs_on | self.trials[self.reference].runs_on)
-            yield *self.ledger.paired(key, self.reference), noise
+            yield *self.ledger.pairs(key, self.reference), noise

@@ -75,35 +75,35 @@ def expand(
     labelled = _by_label(placements)
     if remedies:
         labelled = list(_with_simplified(next(iter(models.values())), labelled))
-    own, properties = _dimensions(grid or {})
+    dimensions, properties = _dimensions(grid or {})
     settings = list(_settings(properties, next(iter(models.values())).core))
-    for executor, requests in itertools.product(own["executor"], own["requests"]):
+    for executor, requests in itertools.product(dimensions["executor"], dimensions["requests"]):
         check_executor(executor, requests, scenario)
     trials: list[Trial] = []
     many = len(models) > 1
     for name, bound in models.items():
         problem = (problems or {}).get(name, "")
-        for given, asked in labelled:
-            placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
-            if given:
-                placed = BoundPlacement(bound, replace(placed.placement, label=given))
+        for label, placement in labelled:
+            base = resolve(bound, carried_over(bound.graph, placement) if many else placement)
+            if label:
+                base = BoundPlacement(bound, replace(base.placement, label=label))
             for suffix, changes in settings:
-                changed = _with_properties(placed, changes)
-                for executor, requests, cached in itertools.product(*own.values()):
+                changed = _with_properties(base, changes)
+                for executor, requests, cached in itertools.product(*dimensions.values()):
                     check_placed(changed, executor, requests, scenario)
                     parts = [
-                        placed.label or "placement",
+                        base.label or "placement",
                         name if many else "",
                         suffix,
                         executor if executor != HETERO else "",
                         f"{requests} requests" if requests > 1 else "",
                         FROM_CACHE if cached else "",
                     ]
-                    label = " · ".join(filter(None, parts))
+                    row_label = " · ".join(filter(None, parts))
                     trials.append(
                         trial_of(
                             changed,
-                            label,
+                            row_label,
                             name,
                             executor=executor,
                             requests=requests,
@@ -113,8 +113,7 @@ def expand(
                         )
                     )
         if baselines and not problem:
-            asked = [asked for _, asked in labelled]
-            trials += _baselines(name, bound, asked, scenario, many=many)
+            trials += _baselines(name, bound, [p for _, p in labelled], scenario, many=many)
     trials = list(_distinct_labels(trials))
     if not dedupe:
         trials = [
@@ -136,26 +135,28 @@ def bind_variants(
         return by_name(bind(model, core)), {}
     if not model:
         raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
-    made: dict[str, BoundModel] = {}
+    bound_models: dict[str, BoundModel] = {}
     failures: dict[str, Exception] = {}
     for name, variant in model.items():
         if not callable(variant):
-            made[str(name)] = bind(variant, core)
+            bound_models[str(name)] = bind(variant, core)
             continue
         try:
-            made[str(name)] = bind(variant(), core)
+            bound_models[str(name)] = bind(variant(), core)
         except ArgumentError as error:
             raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
         except Exception as error:  # the user's function may raise anything, for instance from NNCF
             failures[str(name)] = error
-    if not made:
+    if not bound_models:
         name, error = next(iter(failures.items()))
         if isinstance(error, HeteroLabError):
             raise error
-        raise ModelError(f"The variant {shorten(name)} cannot be made: {_said(error)}") from error
-    stand_in = next(iter(made.values()))
-    bound = {str(name): made.get(str(name), stand_in) for name in model}
-    return bound, {name: _said(error) for name, error in failures.items()}
+        raise ModelError(
+            f"The variant {shorten(name)} cannot be made: {_message(error)}"
+        ) from error
+    stand_in = next(iter(bound_models.values()))
+    bound = {str(name): bound_models.get(str(name), stand_in) for name in model}
+    return bound, {name: _message(error) for name, error in failures.items()}
 
 
 def by_name(bound: BoundModel) -> dict[str, BoundModel]:
@@ -163,7 +164,7 @@ def by_name(bound: BoundModel) -> dict[str, BoundModel]:
     return {bound.graph.name or "model": bound}
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, HeteroLabError):
         return str(error)
     return f"{type(error).__name__}: {shorten(str(error), 500)}"
@@ -174,36 +175,36 @@ def _by_label(placements: Any) -> list[tuple[str, Any]]:
     if isinstance(placements, str | Affinity | Placement | Priorities):
         placements = [placements]
     if isinstance(placements, Mapping):
-        found = list(placements.items())
+        pairs = list(placements.items())
         _check_labelled(placements)
     else:
         try:
-            found = [("", asked) for asked in placements]
+            pairs = [("", placement) for placement in placements]
         except TypeError as error:
             raise ArgumentError(
                 "placements= is a list of placements or maps labels to them, for instance "
                 "[*hetero_lab.priority_orders(['GPU', 'CPU']), my_affinity] or "
                 "{'mine': my_affinity}."
             ) from error
-    if not found:
+    if not pairs:
         raise ArgumentError(
             "There is no placement to sweep. Pass for instance "
             "hetero_lab.priority_orders(['GPU', 'CPU'])."
         )
-    return found
+    return pairs
 
 
 def _check_labelled(placements: Mapping[Any, Any]) -> None:
-    for label, asked in placements.items():
+    for label, placement in placements.items():
         if not isinstance(label, str) or not label:
             raise ArgumentError(
                 "placements= maps labels to placements, for instance {'mine': my_affinity}; "
                 f"{shorten(repr(label))} is not a label."
             )
-        if not isinstance(asked, str | Affinity | Placement | Priorities):
+        if not isinstance(placement, str | Affinity | Placement | Priorities):
             raise ArgumentError(
                 f"The placement {shorten(label)} has to be a hetero_lab.Placement, an Affinity, "
-                f"'HETERO:GPU,CPU' or 'CPU', not {type(asked).__name__}."
+                f"'HETERO:GPU,CPU' or 'CPU', not {type(placement).__name__}."
             )
 
 
@@ -211,15 +212,16 @@ def _with_simplified(
     bound: BoundModel, labelled: Sequence[tuple[str, Any]]
 ) -> Iterator[tuple[str, Any]]:
     """Yield each placement, followed by the one with fewer subgraphs, if there is one."""
-    for given, asked in labelled:
-        yield given, asked
-        placement = resolve(bound, carried_over(bound.graph, asked)).placement
-        found = simplify_bound(bound, placement)
-        own = placement.device_properties
+    for label, source in labelled:
+        yield label, source
+        placement = resolve(bound, carried_over(bound.graph, source)).placement
+        simplification = simplify_bound(bound, placement)
         if not placement.priorities:  # HETERO divides those by itself
-            for label, affinity in simplified_placements(found, given or placement.label).items():
-                used = {device: own[device] for device in affinity.devices if device in own}
-                yield label, Placement(affinity, label, used)
+            properties = placement.device_properties
+            simpler = simplified_placements(simplification, label or placement.label)
+            for name, affinity in simpler.items():
+                subset = {d: properties[d] for d in affinity.devices if d in properties}
+                yield name, Placement(affinity, name, subset)
 
 
 def _dimensions(
@@ -228,20 +230,20 @@ def _dimensions(
     """Split a grid into our own dimensions, with their defaults, and those that are properties."""
     if not isinstance(grid, Mapping):
         raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
-    own, properties = dict(_DIMENSIONS), dict[str, Sequence[Any]]()
+    dimensions, properties = dict(_DIMENSIONS), dict[str, Sequence[Any]]()
     for dimension, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ArgumentError(f"The dimension {dimension} needs a list of values.")
-        if dimension in own:
-            own[dimension] = tuple(values)
+        if dimension in dimensions:
+            dimensions[dimension] = tuple(values)
         else:
             properties[dimension] = values
-    if not all(isinstance(cached, bool) for cached in own["model_cache"]):
+    if not all(isinstance(cached, bool) for cached in dimensions["model_cache"]):
         raise ArgumentError(
             "The dimension model_cache has the values True and False: [False, True] measures each "
             f"placement compiled and loaded from a cache, not {grid['model_cache']!r}."
         )
-    return own, properties
+    return dimensions, properties
 
 
 def _settings(
@@ -272,27 +274,27 @@ def _settings(
 
 
 def _with_properties(
-    placed: BoundPlacement, changes: Mapping[str, Mapping[str, Any]]
+    base: BoundPlacement, changes: Mapping[str, Mapping[str, Any]]
 ) -> BoundPlacement:
     if not changes:
-        return placed
-    placement = placed.placement
+        return base
+    placement = base.placement
     kind = placement.virtual.kind if placement.virtual else ""
-    used = (*placement.devices, *([kind] if kind else []))
+    devices = (*placement.devices, *([kind] if kind else []))
     levels: list[dict[str, Mapping[str, Any]]] = []
     for device, properties in changes.items():
-        if device != "*" and device not in used:
+        if device != "*" and device not in devices:
             raise PropertyError(
                 f"The placement {shorten(placement.label)} does not use {device} "
-                f"(devices: {names_at_hand(used)}), so the grid cannot set "
+                f"(devices: {names_at_hand(devices)}), so the grid cannot set "
                 f"{names_at_hand(properties)} there."
             )
         levels.append(dict.fromkeys(placement.devices if device == "*" else [device], properties))
-    return resolve(placed.bound, placement.with_properties(merged_properties(*levels)))
+    return resolve(base.bound, placement.with_properties(merged_properties(*levels)))
 
 
 def trial_of(
-    placed: BoundPlacement,
+    bound_placement: BoundPlacement,
     label: str,
     variant: str,
     *,
@@ -304,14 +306,14 @@ def trial_of(
     problem: str = "",
 ) -> Trial:
     """Return the trial of a placement; its key is a hash of all that its time depends on."""
-    affinity = tuple(placed.affinity[op.name] for op in placed.graph)
-    properties = sorted(placed.properties.items())
+    affinity = tuple(bound_placement.affinity[op.name] for op in bound_placement.graph)
+    properties = sorted(bound_placement.properties.items())
     # Stored sweeps are resumed by this key, so its content and order must not change.
     identity: list[Any] = [
         variant,
         affinity,
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
-        placed.direct,
+        bound_placement.direct,
         requests,
     ]
     if executor != HETERO:
@@ -325,9 +327,9 @@ def trial_of(
         label=label,
         variant=variant,
         affinity=affinity,
-        devices=tuple(placed.placement.devices),
+        devices=tuple(bound_placement.placement.devices),
         device_properties={d: storable(p) for d, p in properties},
-        direct=placed.direct,
+        direct=bound_placement.direct,
         requests=requests,
         baseline=baseline,
         problem=problem,
@@ -346,38 +348,38 @@ def _baselines(
     many: bool,
 ) -> Iterator[Trial]:
     """Yield a baseline trial for each used device that can run the whole model alone."""
-    used: dict[str, dict[str, Any]] = {}
-    for asked in placements:
-        own: Mapping[str, Mapping[str, Any]] = {}
-        if isinstance(asked, Affinity):
-            devices = list(asked.devices)
-        elif isinstance(asked, Placement):
-            own = asked.labelled().device_properties
-            devices = [d for d in (*asked.devices, *own) if d not in VIRTUAL]
+    properties_of: dict[str, dict[str, Any]] = {}
+    for placement in placements:
+        device_properties: Mapping[str, Mapping[str, Any]] = {}
+        if isinstance(placement, Affinity):
+            devices = list(placement.devices)
+        elif isinstance(placement, Placement):
+            device_properties = placement.labelled().device_properties
+            devices = [d for d in (*placement.devices, *device_properties) if d not in VIRTUAL]
         else:
-            virtual = virtual_device(str(asked).strip(), bound.core)
-            devices = virtual.devices if virtual else device_list(str(asked), bound.core)
+            virtual = virtual_device(str(placement).strip(), bound.core)
+            devices = virtual.devices if virtual else device_list(str(placement), bound.core)
         for device in devices:
-            used.setdefault(device, {}).update(own.get(device, {}))
-    for device, properties in used.items():
+            properties_of.setdefault(device, {}).update(device_properties.get(device, {}))
+    for device, properties in properties_of.items():
         affinity = Affinity.on_one(bound.graph, device)
         if not set(affinity.ops) <= supported_ops(bound, device):
             continue
         label = f"{device} · {name}" if many else device
-        placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
-        yield trial_of(placed, label, name, scenario=scenario, baseline=True)
+        direct = Placement(affinity, label, {device: properties}, direct=True)
+        yield trial_of(resolve(bound, direct), label, name, scenario=scenario, baseline=True)
 
 
 def _distinct_labels(trials: Sequence[Trial]) -> Iterator[Trial]:
     """Number labels that occur more than once; drop baselines that were asked for anyway."""
-    taken: set[str] = set()
-    asked = {(t.key, t.label) for t in trials if not t.baseline}
+    labels: set[str] = set()
+    others = {(t.key, t.label) for t in trials if not t.baseline}
     for trial in trials:
-        if trial.baseline and (trial.key, trial.label) in asked:
+        if trial.baseline and (trial.key, trial.label) in others:
             continue
         label, count = trial.label, 1
-        while label in taken:
+        while label in labels:
             count += 1
             label = f"{trial.label} #{count}"
-        taken.add(label)
+        labels.add(label)
         yield msgspec.structs.replace(trial, label=label)

@@ -28,9 +28,9 @@ from hetero_lab.processes import launch
 from hetero_lab.tables import number
 
 WORKER = "hetero_lab.measure.worker_program"
-GROUP_SIZE = 8
-_MOST_IN_GROUP = 10_000
-_POLL_S = 0.2
+GROUP_SIZE = 8  # the reference and seven: many share its turns, few need memory and threads at once
+_MOST_IN_GROUP = 10_000  # no machine holds so many processes: a larger number is a mistake
+_POLL_S = 0.2  # between two looks at whether a worker lives, and at its memory
 _START_S = 120.0  # for a process to start and to be set up
 _END_S = 5.0  # for a process to end by itself after its output has ended
 _LAST_LINE_S = 1.0  # to read the last line of a process that has ended
@@ -160,8 +160,8 @@ class WorkerError(HeteroLabError):
 
 
 @contextlib.contextmanager
-def as_worker_errors(told: list[str]) -> Iterator[None]:
-    """Raise any error as a WorkerError from it; put the texts of warnings into ``told``."""
+def as_worker_errors(messages: list[str]) -> Iterator[None]:
+    """Raise any error as a WorkerError from it; put the texts of warnings into ``messages``."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -174,7 +174,7 @@ def as_worker_errors(told: list[str]) -> Iterator[None]:
             status = "out of memory" if no_memory else "failed"
             raise WorkerError(status, detail, died=False) from error
         finally:
-            told[:] = [str(warning.message) for warning in caught]
+            messages[:] = [str(warning.message) for warning in caught]
 
 
 class WorkerProcess:
@@ -241,7 +241,7 @@ class WorkerProcess:
                     self.kill()
                     raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
         if line is None:
-            raise self._died()
+            raise self._death()
         if what != "RunTurn":  # which takes no memory, and whose time counts
             self._check_memory()
         try:
@@ -256,14 +256,12 @@ class WorkerProcess:
         raise WorkerError(reply.status, reply.error, died=False)
 
     def _check_memory(self) -> None:
-        used = self._resident_bytes()
-        if used > self._limit:
+        resident_bytes = self._resident_bytes()
+        if resident_bytes > self._limit:
             self.kill()
-            raise WorkerError(
-                "out of memory",
-                f"it used {number(used / _GIB)} GiB, the limit is {number(self._limit / _GIB)} GiB",
-                died=True,
-            ) from None
+            peak, limit = (number(n_bytes / _GIB) for n_bytes in (resident_bytes, self._limit))
+            detail = f"it used {peak} GiB, the limit is {limit} GiB"
+            raise WorkerError("out of memory", detail, died=True) from None
 
     def close(self) -> None:
         """End the process and so free its models."""
@@ -313,7 +311,7 @@ class WorkerProcess:
         except psutil.Error:
             return 0
 
-    def _died(self) -> WorkerError:
+    def _death(self) -> WorkerError:
         code = None  # stays None if the process hangs at its end or only closed its output
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=_END_S)

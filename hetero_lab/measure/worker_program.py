@@ -44,27 +44,27 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
-        value, error, status, told = None, None, "", list[str]()
+        value, error, status, messages = None, None, "", list[str]()
         try:
-            with as_worker_errors(told):
+            with as_worker_errors(messages):
                 if bench is not None:
                     value = answer(bench, _request(**json.loads(line)))
                 else:
-                    asked = msgspec.convert(json.loads(line), SetUp)
-                    is_done = set_up is not None and set_up.set_up == asked
-                    bench = set_up if is_done else Bench.of(asked)
+                    first_request = msgspec.convert(json.loads(line), SetUp)
+                    is_done = set_up is not None and set_up.set_up == first_request
+                    bench = set_up if is_done else Bench.of(first_request)
         except WorkerError as failure:
             error, status = failure.detail, failure.status
-        reply = Reply(value=value, error=error, status=status, warnings=tuple(told))
+        reply = Reply(value=value, error=error, status=status, warnings=tuple(messages))
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
 
 
 def _request(method: str, arguments: dict[str, Any]) -> Request[Any]:
-    called = getattr(Bench, method)
-    types = types_of(called)
-    given = {name: msgspec.convert(value, types[name]) for name, value in arguments.items()}
-    return partial(called, **given)
+    function = getattr(Bench, method)
+    types = types_of(function)
+    values = {name: msgspec.convert(value, types[name]) for name, value in arguments.items()}
+    return partial(function, **values)
 
 
 def _private_streams() -> tuple[IO[str], IO[str]]:

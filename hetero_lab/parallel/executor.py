@@ -41,18 +41,18 @@ from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
 
 
-def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
+def cuts(placement: BoundPlacement, *, requests: int = 1) -> Partition:
     """Return the partition that a :class:`ParallelExecutor` makes, without a compile."""
     check_whole("requests", requests, least=1)
-    graph = placed.graph
+    graph = placement.graph
     if graph.stateful_paths and requests > 1:
         raise ArgumentError(
             "A model with states has them in its request: several in flight would mix them. "
             "Use requests=1."
         )
-    partition = predict_overlapping(graph, placed.affinity)
+    partition = predict_overlapping(graph, placement.affinity)
     check_states(graph, partition)
-    valid_submodels(placed.bound, partition)
+    valid_submodels(placement.bound, partition)
     return partition
 
 
@@ -123,50 +123,50 @@ class ParallelExecutor:
         compile_properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
     ):
-        placed = resolve(bind(model, core), placement)
+        base = resolve(bind(model, core), placement)
         if device_properties is not None:
-            placed = resolve(placed.bound, placed.placement.with_properties(device_properties))
-        self._open(placed, requests, compile_properties or {})
+            base = resolve(base.bound, base.placement.with_properties(device_properties))
+        self._open(base, requests, compile_properties or {})
 
     @classmethod
     def of(
         cls,
-        placed: BoundPlacement,
+        placement: BoundPlacement,
         *,
         requests: int = 1,
         compile_properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
         """Make an executor from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
-        executor._open(placed, requests, compile_properties or {})
+        executor._open(placement, requests, compile_properties or {})
         return executor
 
     def _open(
         self,
-        placed: BoundPlacement,
+        bound_placement: BoundPlacement,
         requests: int,
         compile_properties: Mapping[str, Any],
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
-        self._ports = Ports(placed.bound)
-        placed = replace(placed, placement=placed.placement.labelled())
-        self.placed: BoundPlacement = placed
-        self.placement: Placement = placed.placement
+        self._ports = Ports(bound_placement.bound)
+        bound_placement = replace(bound_placement, placement=bound_placement.placement.labelled())
+        self.placed: BoundPlacement = bound_placement
+        self.placement: Placement = bound_placement.placement
         self.as_predicted: bool | None = True
-        self.partition: Partition = replace(cuts(placed, requests=requests), observed=True)
-        self.output_names: tuple[str, ...] = placed.bound.output_names
-        self._submodels = cut(placed.bound, self.partition, hand_inputs_on=False)
-        by_device = {d: {**own, **compile_properties} for d, own in placed.properties.items()}
-        whole = placed.bound.model
-        if not placed.direct:
-            whole, _ = labelled_clone(placed, partition_of(placed))
-        check_crash(placed, whole)
+        self.partition: Partition = replace(cuts(bound_placement, requests=requests), observed=True)
+        self.output_names: tuple[str, ...] = bound_placement.bound.output_names
+        self._submodels = cut(bound_placement.bound, self.partition, hand_inputs_on=False)
+        by_device = {d: {**p, **compile_properties} for d, p in bound_placement.properties.items()}
+        whole = bound_placement.bound.model
+        if not bound_placement.direct:
+            whole, _ = labelled_clone(bound_placement, partition_of(bound_placement))
+        check_crash(bound_placement, whole)
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
-            self._submodels, leave_cores(by_device, placed.core), placed.core
+            self._submodels, leave_cores(by_device, bound_placement.core), bound_placement.core
         )
         self.compile_ms: float = (now() - started) * 1e3
-        graph = placed.graph
+        graph = bound_placement.graph
         parameters = {graph.ops[i].name: number for number, i in enumerate(graph.parameters)}
         self._scheduler = Scheduler(
             Dataflow(self._submodels, parameters),
@@ -198,10 +198,10 @@ class ParallelExecutor:
         return self.submit_bound(self._ports.bind(inputs))
 
     def submit_bound(
-        self, arrays: Sequence[np.ndarray], done: Done | None = None
+        self, arrays: Sequence[np.ndarray], callback: Done | None = None
     ) -> Future[Outputs]:
-        """Queue bound arrays; the thread that ends the request calls ``done`` with its future."""
-        return self._scheduler.submit(arrays, done)
+        """Queue a request with bound arrays, which ends by calling ``callback`` with its future."""
+        return self._scheduler.submit(arrays, callback)
 
     def reset_state(self) -> None:
         """Wait for submitted requests, then reset the states of the model."""
@@ -220,11 +220,11 @@ class ParallelExecutor:
         They need ``compile_properties={"PERF_COUNT": True}``.
         """
         with self._scheduler.idle() as slot:
-            found = [request.profiling_info for request in slot.requests]
-        for submodel, rows in zip(self._submodels, found, strict=True):
+            infos = [request.profiling_info for request in slot.requests]
+        for submodel, rows in zip(self._submodels, infos, strict=True):
             for row in rows:
                 row.node_name = f"subgraph{submodel.index}: {row.node_name}"
-        return [row for rows in found for row in rows]
+        return [row for rows in infos for row in rows]
 
     def close(self, cancel: bool = False) -> None:
         """Wait for submitted requests, or cancel those not begun; leave no thread behind.
@@ -280,15 +280,15 @@ class ExecutorSession:
     def queue_turn(self, arrays: Sequence[np.ndarray], requests: int) -> tuple[float, ...]:
         latest: deque[Future[Outputs]] = deque(maxlen=1)
 
-        def run(count: int, done: Callable[[], None]) -> None:
+        def run(count: int, on_result: Callable[[], None]) -> None:
             errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
-            def finished(future: Future[Outputs]) -> None:
-                done()
+            def on_end(future: Future[Outputs]) -> None:
+                on_result()
                 errors.put(None if future.cancelled() else future.exception())
 
             for _ in range(count):
-                latest.append(self.compiled.submit_bound(arrays, finished))
+                latest.append(self.compiled.submit_bound(arrays, on_end))
             # A future has its result before its callback is called.
             failed = [e for e in [errors.get() for _ in range(count)] if e is not None]
             if failed:
@@ -302,12 +302,12 @@ class ExecutorSession:
         self.compiled.close(cancel=True)
 
     @staticmethod
-    def check(placed: BoundPlacement, requests: int) -> None:
-        cuts(placed, requests=requests)
+    def check(placement: BoundPlacement, requests: int) -> None:
+        cuts(placement, requests=requests)
 
     @classmethod
     def open(
-        cls, placed: BoundPlacement, requests: int, counters: bool, properties: Mapping[str, Any]
+        cls, placement: BoundPlacement, requests: int, counters: bool, properties: Mapping[str, Any]
     ) -> ExecutorSession:
-        given = {**properties, **(COUNTED if counters else {})}
-        return cls(ParallelExecutor.of(placed, requests=requests, compile_properties=given))
+        config = {**properties, **(COUNTED if counters else {})}
+        return cls(ParallelExecutor.of(placement, requests=requests, compile_properties=config))

@@ -42,7 +42,7 @@ Outputs: TypeAlias = dict[str, np.ndarray]
 Done: TypeAlias = Callable[[Future[Outputs]], object]
 
 _LOG = logging.getLogger(__name__)
-_KEPT_SPANS = 100_000
+_KEPT_SPANS = 100_000  # as timeline promises; an executor that runs for days keeps no more
 _RANKED_AFTER = 3  # after this many requests, measured times decide the urgency
 
 
@@ -54,7 +54,7 @@ class Dataflow:
     """
 
     def __init__(self, submodels: Sequence[Submodel], parameters: Mapping[str, int]):
-        made_at = {
+        producer_of = {
             entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
         }
         # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
@@ -68,7 +68,7 @@ class Dataflow:
                     # HETERO passes a model input on through its first user; this reads it directly.
                     self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
                 else:
-                    self.from_others.append((submodel.index, port, *made_at[entry]))
+                    self.from_others.append((submodel.index, port, *producer_of[entry]))
         self.to_model = sorted(
             (int(entry[1]), s.index, port)
             for s in submodels
@@ -142,16 +142,16 @@ class Slot:
         """
         for number, readers in self._readers.items():
             array = arrays[number]
-            known, shared = self._set.get(number, (None, None))
+            current, shared = self._set.get(number, (None, None))
             if share and array.dtype.kind != "U" and array.flags.carray and array.size:
                 # A caller that refills the same array needs no new tensor.
-                if array is shared and known is not None and known.shape == array.shape:
+                if array is shared and current is not None and current.shape == array.shape:
                     continue
                 tensor = ov.Tensor(array, array.shape, self._input_types[number])
                 shared = array
             else:
                 tensor, shared = self._copy(number, array), None
-            if tensor is not known:
+            if tensor is not current:
                 for subgraph, port in readers:
                     self.requests[subgraph].set_input_tensor(port, tensor)
                 self._set[number] = tensor, shared
@@ -277,10 +277,10 @@ class Scheduler:
                     self._hand_over(every=True)
         return job.future.result()
 
-    def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
-        """Queue a request; the thread that ends it calls ``done`` with its future."""
+    def submit(self, arrays: Sequence[np.ndarray], callback: Done | None = None) -> Future[Outputs]:
+        """Queue a request; the thread that ends it calls ``callback`` with its future."""
         with interrupts.deferred():
-            job = self._put(arrays, done)
+            job = self._put(arrays, callback)
             self._start_others()
         return job.future
 
@@ -317,12 +317,12 @@ class Scheduler:
             self._retire_if_over()
 
     def _put(
-        self, arrays: Sequence[np.ndarray], done: Done | None, *, share: bool = False
+        self, arrays: Sequence[np.ndarray], callback: Done | None, *, share: bool = False
     ) -> _InFlight:
         """Queue a request without starting the subgraphs that could start now."""
         job = _InFlight(next(self._numbers), arrays, share)
-        if done is not None:
-            job.future.add_done_callback(done)
+        if callback is not None:
+            job.future.add_done_callback(callback)
         with self._state:
             self._refuse_closed()
             self._running.add(job)
@@ -365,7 +365,7 @@ class Scheduler:
         with self._state:
             heapq.heappush(self._ready[self._devices[index]], entry)
 
-    def _take(self, own: _InFlight | None = None) -> _Run | None:
+    def _take(self, caller_job: _InFlight | None = None) -> _Run | None:
         """Take the most urgent subgraph whose device is idle; the state is locked.
 
         Given a caller's own job, take one of that job: a caller that worked for others could not
@@ -373,8 +373,8 @@ class Scheduler:
         device the thread would only wait.
         """
         able = [device for device in self._resting if self._ready[device]]
-        if own is not None:
-            able = [device for device in able if self._ready[device][0][3] is own]
+        if caller_job is not None:
+            able = [device for device in able if self._ready[device][0][3] is caller_job]
             able = [device for device in able if device in self._hosts] or able
         if not able:
             return None
@@ -383,8 +383,8 @@ class Scheduler:
         *_, job, index = heapq.heappop(self._ready[device])
         return _Run(job, index, device)
 
-    def _start_others(self, own: _InFlight | None = None) -> None:
-        """Start everything that can start now; the caller of ``own``, or a thread, waits for it."""
+    def _start_others(self, caller_job: _InFlight | None = None) -> None:
+        """Start everything that can start now; the caller, or a thread, waits for it."""
         while True:
             with self._state:
                 run = self._take()
@@ -393,7 +393,7 @@ class Scheduler:
             run.start()
             with self._state:
                 self._kept.append(run)
-                self._hand_over(every=run.job is not own or len(self._running) > 1)
+                self._hand_over(every=run.job is not caller_job or len(self._running) > 1)
 
     def _hand_over(self, every: bool = False) -> None:
         """Have threads wait for kept runs whose end lets something start; the state is locked.
@@ -414,9 +414,9 @@ class Scheduler:
             self._started.append(run)
             self._wake.notify()
 
-    def _take_kept(self, own: _InFlight) -> _Run | None:
+    def _take_kept(self, caller_job: _InFlight) -> _Run | None:
         with self._state:
-            return self._kept.popleft() if self._kept and self._kept[0].job is own else None
+            return self._kept.popleft() if self._kept and self._kept[0].job is caller_job else None
 
     def _work(self, core: int | None) -> None:
         """Wait for started runs and run ready subgraphs, until the executor is closed."""
@@ -432,8 +432,8 @@ class Scheduler:
             while run is not None:
                 run = self._run(run)
 
-    def _run(self, run: _Run, own: _InFlight | None = None) -> _Run | None:
-        """Run a subgraph; return the thread's next run, of the job ``own`` if that is given.
+    def _run(self, run: _Run, caller_job: _InFlight | None = None) -> _Run | None:
+        """Run a subgraph; return the thread's next run, of ``caller_job`` if that is given.
 
         The next run is taken before anything is started on other devices, so that a chain on one
         device goes on in this thread, which is awake and has warm caches.
@@ -448,21 +448,21 @@ class Scheduler:
                 self._spent_s[index] += run.ended_s - run.started_s
             job.error = job.error or run.error
             job.left -= 1
-            done = job.left == 0
+            is_over = job.left == 0
             for user in self._dataflow.users[index]:
                 job.missing[user] -= 1
                 if not job.missing[user]:
                     self._make_ready(job, user)
-            following = None if done else self._take(own)
-            if own is None:
+            following = None if is_over else self._take(caller_job)
+            if caller_job is None:
                 self._hand_over()
             more = any(self._ready[device] for device in self._resting)
         if more:
-            self._start_others(own)
-        if done:
+            self._start_others(caller_job)
+        if is_over:
             # Other runs were started above, so no device idles while outputs are copied.
             self._finish(job, job.error)
-            if own is None:
+            if caller_job is None:
                 with self._state:
                     following = self._take()
         return following

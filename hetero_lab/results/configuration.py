@@ -25,21 +25,22 @@ def configuration(
 
     ``precisions`` are those that the runtime reports; older records have the ``properties`` alone.
     """
-    hints = {device: str(own.get(PRECISION_HINT, "")) for device, own in properties.items()}
-    used = precisions or hints
-    asked = {device for device, own in properties.items() if _ASKED_BY & own.keys()}
+    hints = {device: str(p.get(PRECISION_HINT, "")) for device, p in properties.items()}
+    names = precisions or hints
+    explicit = {device for device, p in properties.items() if _ASKED_BY & p.keys()}
     # A GPU may be reported by its number, and asked for through AUTO.
-    default = {d: not {d, d.split(".")[0], *VIRTUAL} & asked for d, name in used.items() if name}
+    default = {d: not {d, d.split(".")[0], *VIRTUAL} & explicit for d in names if names[d]}
     if not default:
         return label
-    words = list({*used.values()})
+    words = list({*names.values()})
     if len(words) > 1:
         some = any(default.values()) and not all(default.values())
-        words = [f"{d} {used[d]}{' by default' * (some and default[d])}" for d in default]
-    said = ", ".join([*words, *["default"] * all(default.values())])
+        words = [f"{d} {names[d]}{' by default' if some and default[d] else ''}" for d in default]
+    suffix = ", ".join([*words, "default"] if all(default.values()) else words)
     first, *more = (part.strip(", ") for part in _OF_A_GRID.sub("", label).split(" · "))
     short = " · ".join([first, *(part for part in more if part not in ("", *words))])
-    if re.search(rf"\b{re.escape(said)}\b", short):
+    if re.search(rf"\b{re.escape(suffix)}\b", short):
         return short
-    # Or in the same brackets, as "candidate 1 (recorded)".
-    return f"{short[:-1]}, {said})" if re.search(r" \([^()]*\)$", short) else f"{short} ({said})"
+    if re.search(r" \([^()]*\)$", short):  # in the same brackets, as "candidate 1 (recorded)"
+        return f"{short[:-1]}, {suffix})"
+    return f"{short} ({suffix})"

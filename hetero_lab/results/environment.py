@@ -37,9 +37,9 @@ _Key: TypeAlias = tuple[Any, ...]  # the values of these fields
 # Other work that disturbs: a fifth of few CPUs, where one more process is a large share; a tenth of
 # many, whose rest is what a model can have: it is then slower by about the usual tolerance.
 _BUSY_OF_FEW, _MOST_OF_FEW, _BUSY_OF_MANY = 0.2, 0.75, 0.1
-_WORTH_A_NOTE = 0.3
+_WORTH_A_NOTE = 0.3  # CPUs: fewer are next to nothing
 BUSY = "Other processes kept"  # begins the note on a busy machine
-_LOOK_S = 0.4
+_LOOK_S = 0.4  # of one look at other work: CPU times are counted in steps of 10 ms
 _KEY_FIELDS = ("host", "n_cpus", "openvino_version", "device", "properties")
 
 
@@ -71,14 +71,14 @@ class Environment:
         """Return this environment reduced to the given devices."""
         return replace(
             self,
-            devices=tuple(named for named in self.devices if named[0] in devices),
-            emulated=tuple(named for named in self.emulated if named[0] in devices),
+            devices=tuple(pair for pair in self.devices if pair[0] in devices),
+            emulated=tuple(pair for pair in self.emulated if pair[0] in devices),
         )
 
 
 def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
     """Describe this machine and the devices used."""
-    used = list(devices)
+    names = list(devices)
     return Environment(
         openvino_version=runtime_version(),
         python_version=platform.python_version(),
@@ -88,11 +88,11 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
-        devices=tuple((name, full_name(core, name)) for name in used),
-        emulated=tuple(bases_of(used, core).items()),
+        devices=tuple((name, full_name(core, name)) for name in names),
+        emulated=tuple(bases_of(names, core).items()),
         hetero_lab_version=__version__,
         noise=tuple(
-            (name, noise) for name in used if (noise := known_noise(name, core)) is not None
+            (name, noise) for name in names if (noise := known_noise(name, core)) is not None
         ),
     )
 
@@ -101,10 +101,10 @@ def known_noise(device: str, core: ov.Core) -> Noise | None:
     """Return the noise of a device here, else of its base; ``None`` if neither was measured."""
     measured = _measured_noise()
     specs = emulated_devices(core)
-    found = measured.get(_key(device, core))
-    if found is None and device in specs:
-        found = measured.get(_key(specs[device].base, core))
-    return found
+    noise = measured.get(_key(device, core))
+    if noise is None and device in specs:
+        noise = measured.get(_key(specs[device].base, core))
+    return noise
 
 
 def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
@@ -147,8 +147,8 @@ def _measured_noise() -> dict[_Key, Noise]:
 
 def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
     """Return how much two compiles on these devices differ, as known in an environment."""
-    known = dict(environment.noise)
-    return largest_noise(known.get(device) or assumed_noise(device) for device in devices)
+    noises = dict(environment.noise)
+    return largest_noise(noises.get(device) or assumed_noise(device) for device in devices)
 
 
 def noise_here(devices: Iterable[str], core: ov.Core) -> Noise:
@@ -189,10 +189,10 @@ class OtherWork:
 
     def cpus(self) -> float:
         """Return how many CPUs they kept busy since the last call."""
-        wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
-        before_wall, before_own, before_machine = self._last
-        self._last = (wall, own, machine)
-        busy = _busy(machine) - _busy(before_machine) - (own - before_own)
+        wall, own_s, machine = now(), _own_cpu_s(), psutil.cpu_times()
+        before_wall, before_own_s, before_machine = self._last
+        self._last = (wall, own_s, machine)
+        busy = _busy(machine) - _busy(before_machine) - (own_s - before_own_s)
         return max(0.0, busy) / max(1e-3, wall - before_wall)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,6 @@ _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
 _SIGN_OF = {True: "1", False: "0", None: "-"}
 _FLAG_OF = {sign: flag for flag, sign in _SIGN_OF.items()}
-RANKED_ACCURACY = (
-    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
-    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,23 +89,23 @@ class Evaluation(Result):
         ArgumentError
             The examples had no labels.
         """
-        return float(np.mean(self._answered("right")))
+        return float(np.mean(self._flags("right")))
 
     @property
     def accuracy_ci95(self) -> tuple[float, float]:
         """95 % interval of the accuracy (Wilson 1927)."""
-        right = self._answered("right")
+        right = self._flags("right")
         return wilson_interval(sum(right), len(right))
 
     @property
     def reference_accuracy(self) -> float:
         """The share of right answers of the model on one device in f32."""
-        return float(np.mean(self._answered("reference_right")))
+        return float(np.mean(self._flags("reference_right")))
 
     @cached_property
     def paired(self) -> PairedDrop:
         """The drop of accuracy from f32, example by example, with interval and p-value."""
-        return paired_drop(self._answered("reference_right"), self._answered("right"))
+        return paired_drop(self._flags("reference_right"), self._flags("right"))
 
     @property
     def n_nan(self) -> int:
@@ -172,7 +168,7 @@ class Evaluation(Result):
             f"p = {drop.p:.2g}; {n})"
         )
 
-    def _answered(self, name: str) -> list[bool]:
+    def _flags(self, name: str) -> list[bool]:
         if not self.is_labelled:
             raise ArgumentError(
                 "The examples had no labels, so there is no accuracy. Give a labelled data set, "
@@ -185,33 +181,38 @@ class Evaluation(Result):
         return float(np.mean(values)) if values else float("nan")
 
 
-def accuracy_columns(found: Evaluation | None) -> dict[str, Any]:
+def accuracy_columns(evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the columns about accuracy; all ``None`` if it was not evaluated."""
-    if found is None or not found.is_labelled:
+    if evaluation is None or not evaluation.is_labelled:
         columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
-        return columns if found is None else {**columns, "n_examples": len(found)}
-    drop = found.paired
-    values = (
-        found.metric, found.accuracy, *found.accuracy_ci95, found.reference_accuracy, drop.drop,
-        drop.low, drop.high, drop.p, drop.lost, drop.won, drop.n,
-    )  # fmt: skip
-    return dict(zip(_COLUMNS, values, strict=True))
+        return columns if evaluation is None else {**columns, "n_examples": len(evaluation)}
+    return {name: value_of(evaluation) for name, value_of in _COLUMNS.items()}
 
 
-_COLUMNS = (
-    "metric", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "reference_accuracy",
-    "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_lost",
-    "n_won", "n_examples",
-)  # fmt: skip
+_COLUMNS: dict[str, Callable[[Evaluation], Any]] = {
+    "metric": lambda e: e.metric,
+    "accuracy": lambda e: e.accuracy,
+    "accuracy_ci95_low": lambda e: e.accuracy_ci95[0],
+    "accuracy_ci95_high": lambda e: e.accuracy_ci95[1],
+    "reference_accuracy": lambda e: e.reference_accuracy,
+    "accuracy_drop": lambda e: e.paired.drop,
+    "accuracy_drop_ci95_low": lambda e: e.paired.low,
+    "accuracy_drop_ci95_high": lambda e: e.paired.high,
+    "mcnemar_p": lambda e: e.paired.p,
+    "n_lost": lambda e: e.paired.lost,
+    "n_won": lambda e: e.paired.won,
+    "n_examples": lambda e: e.paired.n,
+}
+RANKED_ACCURACY = tuple(name for name in _COLUMNS if name.startswith("accuracy"))
 
 
 def evaluation_from(
     records: Sequence[AnyRecord], label: str, configuration: str = ""
 ) -> tuple[Evaluation | None, str]:
     """Read the last evaluation among the records of an entry, and why the last attempt failed."""
-    tried = [r for r in records if isinstance(r, Accuracy)]
-    problem = tried[-1].problem if tried else ""
-    evaluated = completed(records)
+    attempts = [r for r in records if isinstance(r, Accuracy)]
+    problem = attempts[-1].problem if attempts else ""
+    evaluated = evaluations_of(records)
     if not evaluated:
         return None, problem
     last = evaluated[-1]
@@ -231,23 +232,23 @@ def nan_notes(rows: Iterable[Any]) -> list[str]:
     ]
 
 
-def completed(records: Sequence[AnyRecord]) -> list[Accuracy]:
+def evaluations_of(records: Sequence[AnyRecord]) -> list[Accuracy]:
     """Return the evaluations that did not fail."""
     return [r for r in records if isinstance(r, Accuracy) and not r.problem]
 
 
-def summary_columns(found: Evaluation | None) -> dict[str, Any]:
+def summary_columns(evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the additional columns of a sweep with data."""
-    columns = accuracy_columns(found)
+    columns = accuracy_columns(evaluation)
     return {
         **{name: columns[name] for name in (*RANKED_ACCURACY, "mcnemar_p", "n_examples")},
-        "output_error": None if found is None else found.relative_error,
-        "top1_agreement": None if found is None else found.top1_agreement,
-        "n_nan": None if found is None else found.n_nan,
+        "output_error": None if evaluation is None else evaluation.relative_error,
+        "top1_agreement": None if evaluation is None else evaluation.top1_agreement,
+        "n_nan": None if evaluation is None else evaluation.n_nan,
     }
 
 
-def recorded_answers(answers: Sequence[Answer]) -> dict[str, Any]:
+def answer_fields(answers: Sequence[Answer]) -> dict[str, Any]:
     """Return fields of an Accuracy record: flags as strings, errors as tuples, a few bytes each."""
     flags: dict[str, Any] = {n: "".join(_SIGN_OF[getattr(a, n)] for a in answers) for n in _FLAGS}
     errors = {n: tuple(_number(getattr(a, n)) for a in answers) for n in _ERRORS}

@@ -64,11 +64,11 @@ def between(row: Row, best: Row) -> Ratio | None:
 
     A single turn shows that a row is slower only if it takes several times as long.
     """
-    found = series_ratio(row.series, best.series)
-    own, least = row.latency, best.latency
-    if math.isfinite(found.high) or own is None or least is None:
-        return found
-    ratio = own.us / least.us
+    by_turns = series_ratio(row.series, best.series)
+    level, best_level = row.latency, best.latency
+    if math.isfinite(by_turns.high) or level is None or best_level is None:
+        return by_turns
+    ratio = level.us / best_level.us
     return Ratio(ratio, ratio / _HOPELESS, math.inf, 0.0) if ratio > _HOPELESS else None
 
 
@@ -82,7 +82,7 @@ def against_best(ratio: Ratio | None, n: int, looks: int = 1) -> str:
     return UNDECIDED if ratio is None else finding(ratio, min(1.0, ratio.p * tests))
 
 
-def judged(
+def judge_candidates(
     us: Mapping[Key, float],
     ratio: Callable[[Key, Key], Ratio | None],
     preferred: Collection[Key] | None = None,
@@ -107,8 +107,8 @@ def judged(
         return any(against_best(ratio(other, key), n, looks) == FASTER for other in faster)
 
     best = next(key for key in simpler if not is_beaten(key))
-    found = {key: against_best(ratio(key, best), n, looks) for key in us}
-    return found | {best: BEST}
+    findings = {key: against_best(ratio(key, best), n, looks) for key in us}
+    return findings | {best: BEST}
 
 
 class Decision(NamedTuple):
@@ -131,37 +131,37 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     baselines that there was no time to measure.
     """
     planned = [label for label in allowed if label not in baselines]
-    known, tried = fastest_first(rows, baselines), fastest_first(rows, planned)
+    baseline_order, plan_order = fastest_first(rows, baselines), fastest_first(rows, planned)
     left_out = [label for label in baselines if rows[label].was_left_out]
     but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
-    if not known and not tried:
+    if not baseline_order and not plan_order:
         verdict = f"Nothing that keeps to the limits was measured: this is the plan.{but}"
         return Decision([*planned, *baselines][0], verdict)
-    if not known and left_out:
-        return Decision(tried[0], f"This plan was measured, and no baseline.{but}")
-    if not known:
-        return Decision(tried[0], "No baseline keeps to the limits; this plan does.")
-    best, named = known[0], rows[known[0]].configuration
-    if not tried:
-        return Decision(best, f"{named} is the best baseline; no plan was measured beside it.{but}")
-    tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
-    corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
-    stricter = _ALPHA / _IMPROVED
-    found = [(label, ratio, finding(ratio, p * stricter)) for label, ratio, p in corrected]
-    faster = [(label, ratio) for label, ratio, word in found if word == FASTER]
+    if not baseline_order and left_out:
+        return Decision(plan_order[0], f"This plan was measured, and no baseline.{but}")
+    if not baseline_order:
+        return Decision(plan_order[0], "No baseline keeps to the limits; this plan does.")
+    best, name = baseline_order[0], rows[baseline_order[0]].configuration
+    if not plan_order:
+        return Decision(best, f"{name} is the best baseline; no plan was measured beside it.{but}")
+    tests = [series_ratio(rows[label].series, rows[best].series) for label in plan_order]
+    corrected = zip(plan_order, tests, holm([test.p for test in tests]), strict=True)
+    stricter = _ALPHA / _IMPROVED  # finding() tests at 5 %; a p-value so scaled is tested at 1 %
+    findings = [(label, ratio, finding(ratio, p * stricter)) for label, ratio, p in corrected]
+    faster = [(label, ratio) for label, ratio, word in findings if word == FASTER]
     if faster:
         label, (ratio, low, high, _) = min(faster, key=lambda one: one[1].middle)
-        said = (
-            f"{1 - ratio:.1%} faster than {named}, the best baseline (95 % interval {1 - high:.1%} "
+        verdict = (
+            f"{1 - ratio:.1%} faster than {name}, the best baseline (95 % interval {1 - high:.1%} "
             f"to {1 - low:.1%}){rows[label].emulation}.{but}"
         )
-        return Decision(label, said, FASTER, {best: SLOWER})
-    label, ratio, word = min(found, key=lambda one: one[2] != UNDECIDED)
+        return Decision(label, verdict, FASTER, {best: SLOWER})
+    label, ratio, word = min(findings, key=lambda one: one[2] != UNDECIDED)
     plan = rows[label].configuration
-    said = f"No plan was shown to be faster than {named}, the best baseline: {plan} is {word}"
+    verdict = f"No plan was shown to be faster than {name}, the best baseline: {plan} is {word}"
     if word == UNDECIDED:
-        said = f"Undecided whether {plan} is faster than {named}, the best baseline"
-    return Decision(best, f"{said}; {reason(ratio)}.{but}", word, {n: w for n, _, w in found})
+        verdict = f"Undecided whether {plan} is faster than {name}, the best baseline"
+    return Decision(best, f"{verdict}; {reason(ratio)}.{but}", word, {n: w for n, _, w in findings})
 
 
 def fastest_first(rows: Mapping[str, Row], labels: Iterable[str]) -> list[str]:
@@ -198,7 +198,7 @@ def rank(rows: Sequence[Row], decided: Mapping[str, str] | None = None) -> Ranki
         if row.latency is not None and not row.same_as and row.series.ours:
             apart.setdefault((row.measured_on, row.run), []).append(row)
     ranked: list[tuple[Row, int, int, str]] = []
-    could_be_seen: list[float] = []
+    resolutions: list[float] = []
     for of_host in apart.values():
         of_host.sort(
             key=lambda row: (decided.get(row.label) != BEST, row.latency.us if row.latency else 0.0)
@@ -211,6 +211,6 @@ def rank(rows: Sequence[Row], decided: Mapping[str, str] | None = None) -> Ranki
         ]
         numbers = range(1, len(of_host) + 1)
         ranked += zip(of_host, numbers, groups, [BEST, *words[1:]], strict=True)
-        could_be_seen.append(smallest)
-    ordered, ranks, groups, found = zip(*ranked, strict=True) if ranked else ((), (), (), ())
-    return Ranking(ordered, ranks, groups, found, max(could_be_seen, default=math.inf))
+        resolutions.append(smallest)
+    ordered, ranks, groups, findings = zip(*ranked, strict=True) if ranked else ((), (), (), ())
+    return Ranking(ordered, ranks, groups, findings, max(resolutions, default=math.inf))

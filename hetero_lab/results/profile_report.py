@@ -13,16 +13,16 @@ from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.results.profile_tables import build_tables, tally, time_parts, transitions
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.inputs import GENERATED
-from hetero_lab.runtime.reference import VERDICTS, agreement_notes, rounded_much
+from hetero_lab.runtime.reference import VERDICTS, agreement_notes, large_roundings
 from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDTH = 30
-_MOST_ROWS = 20
-_MOST_NAMED = 3
+_WIDTH = 30  # of a name, as in OpenVINO's samples
+_MOST_ROWS = 20  # of a table in a report, about a screen
+_MOST_NAMED = 3  # ops, and boundaries, which share a line of the summary
 _MUCH = 0.25  # the least share of the latency that is worth a sentence
 _SOME = 0.1  # and half a sentence
 _BEYOND = 1.05  # of the latency: two compiles differ by that much
@@ -32,8 +32,8 @@ def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) ->
     """Return a profile as text; names in lines of counters are cut."""
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
-        built = build_tables(profile)
-        blocks += [_subgraphs(built["subgraphs"]), _boundaries(built["boundaries"])]
+        frames = build_tables(profile)
+        blocks += [_subgraphs(frames["subgraphs"]), _boundaries(frames["boundaries"])]
         if profile.as_predicted is False:
             blocks[1] += "\nThese subgraphs are predicted; the runtime compiled other ones."
     if counters and profile.counters:
@@ -52,19 +52,19 @@ def summary(profile: ProfileData) -> str:
         f"{one_line(profile.configuration, 80)}; {_outputs_verdict(profile)}.",
         f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
         f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
-        f"Placement:  {', '.join(_placed_on(profile))}"
+        f"Placement:  {', '.join(_ops_by_device(profile))}"
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
         f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
         f"{count_of(len(partition.boundaries), 'boundary')}, "
         f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
         f"({'observed' if partition.observed else 'predicted'})",
-        *_labelled("Subgraphs:", profile.few_subgraphs),
+        *_line("Subgraphs:", profile.few_subgraphs),
         *_longest(profile),
-        *_labelled("Caution:", " ".join(cautions(profile))),
-        *_labelled("Cause:", cause(profile)),
+        *_line("Caution:", " ".join(cautions(profile))),
+        *_line("Cause:", cause(profile)),
     ]
     if profile.generation is not None:
-        lines[1:2] = _generated(profile.generation)
+        lines[1:2] = _generation_lines(profile.generation)
     if profile.agreement:
         lines.append(f"Outputs:    {_worst_output(profile)}")
     if profile.counters:
@@ -89,7 +89,7 @@ def summary(profile: ProfileData) -> str:
     return "\n".join(lines)
 
 
-def _labelled(label: str, sentence: str) -> list[str]:
+def _line(label: str, sentence: str) -> list[str]:
     return [f"{label:<12}{sentence}"] if sentence else []
 
 
@@ -101,8 +101,8 @@ def cause(profile: ProfileData) -> str:
     if not profile.counters or profile.spans or counted_beyond(profile):
         return ""
     us = profile.latency.median_us
-    beside_us, said = _beside_ops(profile)
-    much = f"; {time_text(beside_us)} {said}" if beside_us >= _SOME * us else ""
+    beside_us, what = _beside_ops(profile)
+    much = f"; {time_text(beside_us)} {what}" if beside_us >= _SOME * us else ""
     ops_us = time_parts(profile.counters, us)["ops_us"]
     return overhead(profile) or _share(profile, ops_us, f"are ops{much}")
 
@@ -111,30 +111,30 @@ def overhead(profile: ProfileData) -> str:
     """Say as :func:`cause` which part beside the ops takes most; empty if that is little."""
     if not profile.counters or profile.spans or counted_beyond(profile):
         return ""
-    us, said = _beside_ops(profile)
-    return _share(profile, us, said) if us >= _MUCH * profile.latency.median_us else ""
+    us, what = _beside_ops(profile)
+    return _share(profile, us, what) if us >= _MUCH * profile.latency.median_us else ""
 
 
 def _beside_ops(profile: ProfileData) -> tuple[float, str]:
     """Return the part beside the ops that takes most, in µs, and what it is."""
     parts = time_parts(profile.counters, profile.latency.median_us)
     reorders, rest = parts["reorders_us"], parts["rest_us"]
-    said = "are the runtime's, neither ops nor reorders"
+    what = "are the runtime's, neither ops nor reorders"
     most = rest
     if crossed := len(profile.partition.boundaries):
         reorders = sum(reorders_us(profile.counters, profile.partition).values())
         most = reorders + rest
-        said = (
+        what = (
             f"are spent at {count_of(crossed, 'boundary')}: reorders there {time_text(reorders)}, "
             f"hand-overs and the runtime {time_text(rest)}"
         )
     elif reorders > rest:
-        most, said = reorders, "are reorders"
-    return most, said
+        most, what = reorders, "are reorders"
+    return most, what
 
 
-def _share(profile: ProfileData, part_us: float, said: str) -> str:
-    return f"{time_text(part_us)} of {time_text(profile.latency.median_us)} {said}."
+def _share(profile: ProfileData, part_us: float, what: str) -> str:
+    return f"{time_text(part_us)} of {time_text(profile.latency.median_us)} {what}."
 
 
 def cautions(profile: ProfileData) -> Iterator[str]:
@@ -169,8 +169,8 @@ def differing(one: ProfileData, other: ProfileData) -> str:
             "host": profile.environment.host,
         }
 
-    known, others = conditions(one), conditions(other)
-    return ", ".join(n for n in known if known[n] and others[n] and known[n] != others[n])
+    ours, theirs = conditions(one), conditions(other)
+    return ", ".join(n for n in ours if ours[n] and theirs[n] and ours[n] != theirs[n])
 
 
 def _interval(us: float, ends: tuple[float, float], write: Callable[..., str] = time_text) -> str:
@@ -181,7 +181,7 @@ def _ms_text(time_ms: float) -> str:
     return time_text(1e3 * time_ms)
 
 
-def _generated(generation: Generation) -> list[str]:
+def _generation_lines(generation: Generation) -> list[str]:
     scenario = generation.scenario
     first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, _ms_text)
     further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, _ms_text)
@@ -194,7 +194,7 @@ def _generated(generation: Generation) -> list[str]:
     ]
 
 
-def _placed_on(profile: ProfileData) -> Iterator[str]:
+def _ops_by_device(profile: ProfileData) -> Iterator[str]:
     emulated = dict(profile.environment.emulated)
     for device, n_ops in profile.affinity.counts().items():
         base = f" (emulated on {emulated[device]})" if device in emulated else ""
@@ -211,7 +211,7 @@ def _outputs_verdict(profile: ProfileData) -> str:
         return f"{wrong} of {outputs} wrong"
     if "undecided" in verdicts:
         return f"{verdicts.count('undecided')} of {outputs} undecided"
-    if much := max(rounded_much(profile.agreement), default=0.0):
+    if much := max(large_roundings(profile.agreement), default=0.0):
         return f"rounding changes its outputs by up to {much:.0%}"
     return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
 
@@ -219,24 +219,24 @@ def _outputs_verdict(profile: ProfileData) -> str:
 def _worst_output(profile: ProfileData) -> str:
     worst = max(profile.agreement, key=lambda a: (VERDICTS.index(a.verdict), a.relative_error))
     compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
-    said = f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict}"
+    sentence = f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict}"
     if worst.verdict != "undecided":
         error = f"relative error {worst.relative_error:.2g}"
-        said += f" ({worst.detail or error}, in {worst.precision})"
-    return f"{said}. {GENERATED}" if profile.generated else said
+        sentence += f" ({worst.detail or error}, in {worst.precision})"
+    return f"{sentence}. {GENERATED}" if profile.generated else sentence
 
 
 def _longest(profile: ProfileData) -> Iterator[str]:
     """Name the ops that take longest and the boundaries with the most bytes."""
     slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
-    named = [
+    slowest = [
         f"{one_line(c.op or c.tensor or c.node_name, 40)} ({c.node_type}, {c.device}) "
         f"{time_text(c.real_time_us)}"
         for c in slow
         if c.real_time_us
     ]
-    if named:
-        yield f"Slowest:    {'; '.join(named)}"
+    if slowest:
+        yield f"Slowest:    {'; '.join(slowest)}"
     devices = [s.device for s in profile.partition.subgraphs]
     largest = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
     crossings = [

@@ -251,8 +251,8 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
         if more or "ratio" in row:
             name = shorten(os.fspath(directory))
             raise StoredFileError(f"{name} holds a sweep: hetero_lab.read_sweep reads it.")
-        own = {f.name: row[f.name] for f in fields(ProfileData) if f.name in row}
-        return ProfileTables(tables, directory, **own)
+        columns = {f.name: row[f.name] for f in fields(ProfileData) if f.name in row}
+        return ProfileTables(tables, directory, **columns)
     path = Path(directory) / FILE_NAME
     profile = profile_from(read_json(path, kind="profile"), path)
     warn_of_edits(directory, profile.tables, FILE_NAME)

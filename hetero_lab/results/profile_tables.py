@@ -87,30 +87,37 @@ def _samples(profile: ProfileData) -> list[dict[str, Any]]:
     ]
 
 
-HEADLINE = [
-    "configuration", "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs",
-    "boundary_bytes", "compile_ms", "first_inference_ms", "verdict",
-]  # fmt: skip
-SUMMARY_COLUMNS = [
-    "label", "configuration", "model", "status", "executor", "devices", "emulated", "n_ops",
-    "n_subgraphs", "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us",
-    "ci95_low_us", "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms",
-    "peak_rss_bytes", "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us",
-    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
-    "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
-]  # fmt: skip
-COUNTER_COLUMNS = [
-    "subgraph", "device", "emulated", "kind", "op", "fused_ops", "tensor", "node_name",
-    "node_type", "exec_type", "precision", "status", "real_time_us", "cpu_time_us",
-]  # fmt: skip
-_BOUNDARY_COLUMNS = [
-    "tensor", "shape", "element_type", "n_bytes", "source", "source_device", "targets",
-    "target_devices", "reorder_us",
-]  # fmt: skip
-TRANSITION_COLUMNS = [
-    "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
-    "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
-]  # fmt: skip
+INTERVAL = ["median_us", "ci95_low_us", "ci95_high_us"]
+_SPLIT = ["n_subgraphs", "n_boundaries", "boundary_bytes"]
+_START = ["first_inference_ms", "compile_ms", "peak_rss_bytes"]
+_PARTS = ["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"]
+_SUBJECT = ["label", "configuration", "model", "status", "executor", "devices", "emulated", "n_ops"]
+_LATENCY = ["median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us", "ci95_high_us", "n_samples"]
+_CHOICES = ["execution_devices", "n_streams", "optimal_requests", "from_cache"]
+_PROOF = ["partition", "as_predicted", "verdict", "max_relative_error"]
+_ORIGIN = ["openvino_version", "host", "measured_at", "model_fingerprint"]
+SUMMARY_COLUMNS = [*_SUBJECT, *_SPLIT, *_LATENCY, *_START, *_CHOICES, *_PARTS, *_PROOF, *_ORIGIN]
+_COMPILE = ["boundary_bytes", "compile_ms", "first_inference_ms"]
+HEADLINE = ["configuration", *INTERVAL, "p90_us", "n_subgraphs", *_COMPILE, "verdict"]
+_PLACE = ["subgraph", "device", "emulated"]
+_NODE = ["node_name", "node_type", "exec_type", "precision", "status", "real_time_us"]
+COUNTER_COLUMNS = [*_PLACE, "kind", "op", "fused_ops", "tensor", *_NODE, "cpu_time_us"]
+_EXECUTED = ["n_ops", "n_executed", "ops_us", "reorders_us"]
+_CROSSING = ["n_inputs", "input_bytes", "n_outputs", "output_bytes"]
+_ENDS = ["source", "source_device", "targets", "target_devices"]
+_BOUNDARY_COLUMNS = ["tensor", "shape", "element_type", "n_bytes", *_ENDS, "reorder_us"]
+_OP = ["op", "op_type", "device", "emulated", "subgraph"]
+_PAIR = ["producer", "consumer", "from_device", "from_precision", "to_device", "to_precision"]
+TRANSITION_COLUMNS = [*_PAIR, "where", "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph"]
+COLUMNS = {
+    "latency": ["turn", "index", "latency_us"],
+    "subgraphs": [*_PLACE, *_EXECUTED, *_CROSSING, "precisions", "ops"],
+    "counters": COUNTER_COLUMNS,
+    "boundaries": _BOUNDARY_COLUMNS,
+    "placement": [*_OP, "shape", "output_bytes", "fused_with", "precision", "time_us"],
+    "agreement": [field.name for field in fields(Agreement)],
+    "transitions": TRANSITION_COLUMNS,
+}
 
 
 def summary_row(profile: ProfileData) -> dict[str, Any]:
@@ -160,7 +167,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
 def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]:
     """Split a latency into ops, reorders, and the rest, which counters do not cover."""
     if not counters:
-        return dict.fromkeys(["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"])
+        return dict.fromkeys(_PARTS)
     ops_us = total_us(counters, "op", "other")
     reordered_us = total_us(counters, "reorder")
     rest_us = latency_us - ops_us - reordered_us
@@ -173,29 +180,12 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
     }
 
 
-COLUMNS = {
-    "latency": ["turn", "index", "latency_us"],
-    "subgraphs": [
-        "subgraph", "device", "emulated", "n_ops", "n_executed", "ops_us", "reorders_us",
-        "n_inputs", "input_bytes", "n_outputs", "output_bytes", "precisions", "ops",
-    ],
-    "counters": COUNTER_COLUMNS,
-    "boundaries": _BOUNDARY_COLUMNS,
-    "placement": [
-        "op", "op_type", "device", "emulated", "subgraph", "shape", "output_bytes", "fused_with",
-        "precision", "time_us",
-    ],
-    "agreement": [field.name for field in fields(Agreement)],
-    "transitions": TRANSITION_COLUMNS,
-}  # fmt: skip
-
-
 def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     boundaries = profile.partition.boundaries
     precision = executed_precisions(profile.counters)
     for subgraph in profile.partition.subgraphs:
-        own = [c for c in profile.counters if c.subgraph == subgraph.index]
+        counters = [c for c in profile.counters if c.subgraph == subgraph.index]
         incoming = [b for b in boundaries if subgraph.index in b.targets]
         outgoing = [b for b in boundaries if b.source == subgraph.index]
         counted = bool(profile.counters)
@@ -204,9 +194,9 @@ def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:
             "device": subgraph.device,
             "emulated": subgraph.device in emulated,
             "n_ops": len(subgraph.ops),
-            "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
-            "ops_us": total_us(own, "op", "other") if counted else None,
-            "reorders_us": total_us(own, "reorder") if counted else None,
+            "n_executed": sum(c.status == "EXECUTED" for c in counters) if counted else None,
+            "ops_us": total_us(counters, "op", "other") if counted else None,
+            "reorders_us": total_us(counters, "reorder") if counted else None,
             "n_inputs": len(incoming),
             "input_bytes": sum(b.n_bytes or 0 for b in incoming),
             "n_outputs": len(outgoing),
@@ -307,12 +297,12 @@ def transitions(profile: ProfileData) -> Iterator[dict[str, Any]]:
     precision = executed_precisions(profile.counters)
     node = leaders(profile.counters)
     for consumer in profile.affinity.ops:
-        ports: dict[int, set[int]] = {}
+        ports_of: dict[int, set[int]] = {}
         for index, port in graph.op(consumer).inputs:
-            ports.setdefault(index, set()).add(port)
-        for index, used in ports.items():
+            ports_of.setdefault(index, set()).add(port)
+        for index, ports in ports_of.items():
             producer = graph.ops[index].name
-            tensors = [graph.ops[index].outputs[port] for port in sorted(used)]
+            tensors = [graph.ops[index].outputs[port] for port in sorted(ports)]
             tensors = [t for t in tensors if t.element_type in _CHOSEN]
             ends = precision.get(producer), precision.get(consumer)
             if not tensors or not set(ends) <= _CHOSEN:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.errors import StoredFileError, shorten, warn
+from hetero_lab.results.profile_tables import INTERVAL
 from hetero_lab.tables import TEXT_COLUMNS, Tables, csv_text, estimate_of, parse_csv, read_csv
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ _STATUS = re.compile(
     r"ok|interrupted|(accuracy )?failed|not measured: .*|crashed \(.*|timed out .*|out of memory|"
     r"no worker for it|the scheduler is gone|lost \d+ times"
 )
-_NEEDED = {
-    "label", "status", "median_us", "ci95_low_us", "ci95_high_us", "ratio", "same_as", "reference",
-}  # fmt: skip
+_NEEDED = {"label", "status", *INTERVAL, "ratio", "same_as", "reference"}
 _ROUNDING = 1e-9  # relative, of floating point
 
 
@@ -61,7 +60,7 @@ def read_tables(
     for frame in tables.values():  # those of older releases lack it
         if "median_us" in frame and "label" in frame and "configuration" not in frame:
             frame["configuration"] = frame["label"]
-    named = zip(tables, map(shorten, map(str, files)), strict=True)
+    pairs = zip(tables, map(shorten, map(str, files)), strict=True)
     summary = tables.get("summary")
     for column in columns if summary is None else [c for c in columns if c not in summary]:
         if summary is None or column in _NEEDED:
@@ -69,7 +68,7 @@ def read_tables(
                 f"{shorten(str(files[0]))} is no summary of a {kind}: it has no column {column!r}."
             )
         summary[column] = "" if column in TEXT_COLUMNS else math.nan
-    for name, file in named:
+    for name, file in pairs:
         for row, column, why in _faults(tables[name], tables["summary"]):
             raise StoredFileError(f"{file}, row {row + 2}, column {column!r}: {why}.")
     return tables
@@ -112,16 +111,16 @@ def warn_of_edits(directory: str | os.PathLike[str], tables: Tables, whole: str)
         file = Path(directory) / f"{name}.csv"
         if not file.exists() or not len(frame.columns):
             continue
-        given, own = (table.map(str) for table in (read_csv(file), parse_csv(csv_text(frame))))
+        actual, expected = (t.map(str) for t in (read_csv(file), parse_csv(csv_text(frame))))
         edits = [
-            f"row {row + 2}, column {column!r}: {shorten(given[column][row])}, not "
-            f"{shorten(own[column][row])}"
-            for column in own.columns.intersection(given.columns)
-            for row in own.index[: len(given)]
-            if given[column][row] != own[column][row]
+            f"row {row + 2}, column {column!r}: {shorten(actual[column][row])}, not "
+            f"{shorten(expected[column][row])}"
+            for column in expected.columns.intersection(actual.columns)
+            for row in expected.index[: len(actual)]
+            if actual[column][row] != expected[column][row]
         ]
-        if len(given) != len(own):
-            edits = [f"it has {len(given)} rows, not {len(own)}"]
+        if len(actual) != len(expected):
+            edits = [f"it has {len(actual)} rows, not {len(expected)}"]
         if edits:
             warn(
                 f"{shorten(str(file))} was changed and not read: {edits[0]}. What was read is "

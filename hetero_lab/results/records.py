@@ -182,7 +182,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         virtual = {name: parse_virtual(name) for name in self.affinity}
         return {d for name, of in virtual.items() for d in (of.devices if of else [name])}
 
-    def placed(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
+    def resolve(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
         """Return the placement of a model; ``ops`` is the order of ``affinity``, if another."""
         names = ops or [op.name for op in bound.graph]
         devices = dict(zip(names, self.affinity, strict=True))
@@ -210,10 +210,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 def by_key(trials: Iterable[Trial]) -> dict[str, Trial]:
     """Return trials by key, in order; of trials that share a key, the first."""
-    found: dict[str, Trial] = {}
+    unique: dict[str, Trial] = {}
     for trial in trials:
-        found.setdefault(trial.key, trial)
-    return found
+        unique.setdefault(trial.key, trial)
+    return unique
 
 
 class Ledger:
@@ -261,7 +261,7 @@ class Ledger:
         """Return the level of each turn of an entry."""
         return self._levels[key, host]
 
-    def paired(self, key: str, reference: str, host: str = "") -> tuple[list[float], list[float]]:
+    def pairs(self, key: str, reference: str, host: str = "") -> tuple[list[float], list[float]]:
         """Return the levels of an entry and of the reference in the rounds that have both."""
         return in_common(self.levels_us(key, host), self.levels_us(reference, host))
 
@@ -273,4 +273,4 @@ class Ledger:
             return True
         if not self.levels_us(reference, host):
             return len(self.levels_us(key, host)) >= turns
-        return len(self.paired(key, reference, host)[0]) >= turns
+        return len(self.pairs(key, reference, host)[0]) >= turns

@@ -85,9 +85,9 @@ class Store:
     def _check_still_there(self) -> None:
         """Raise if the file was removed: writing would still succeed, but the data be lost."""
         try:
-            own = os.fstat(self._file.fileno())
+            ours = os.fstat(self._file.fileno())
             there = os.stat(self.directory / RECORDS)
-            same = (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+            same = (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
         except FileNotFoundError:
             same = False
         except (OSError, ValueError):
@@ -114,11 +114,11 @@ class Store:
             for why in _differences(old, new):
                 raise self._unusable(why)
             # Entries that were measured before and are not asked for now keep their place.
-            asked = {entry.key for entry in new.entries}
+            keys = {entry.key for entry in new.entries}
             before = [
                 msgspec.structs.replace(entry, asked=False)
                 for entry in old.entries
-                if entry.key not in asked
+                if entry.key not in keys
             ]
             new = msgspec.structs.replace(
                 new,
@@ -177,10 +177,10 @@ def read_records(directory: Path) -> list[AnyRecord]:
                 f"{name}: line {number} is intact, but is not a record of a sweep: {reason(error)}"
             ) from error
     if broken:
-        shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
+        numbers = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
         warn(
             f"{name}: {len(broken)} of {len(lines) + bool(torn)} lines cannot be read and are "
-            f"left out (line {shown}); the rest is kept."
+            f"left out (line {numbers}); the rest is kept."
         )
     return records
 

@@ -115,8 +115,8 @@ def read_sweep(
         first_group = 1 + max((at[0] for row in rows for at in row.series.ours), default=-1)
         reference = next((row.key for row in sweep.rows if row.label == sweep.reference), "")
         for row in sweep.rows:
-            own = row.profile.environment if row.profile else sweep.environment
-            beside = (reference, own.host, own.openvino_version)
+            environment = row.profile.environment if row.profile else sweep.environment
+            beside = (reference, environment.host, environment.openvino_version)
             run, level = scales.setdefault(beside, (name, row.reference_latency))
             rows.append(_beside_others(row, name, first_group, run, level))
     notes = [f"{name}: {note}" for name, sweep in several for note in sweep.notes]
@@ -227,8 +227,8 @@ class _Builder:
                 same_as = first_label.setdefault(trial.key, trial.label)
                 same_as = same_as if same_as != trial.label else ""
                 rows += [self._row(trial, host, same_as) for host in self._hosts_of(trial.key)]
-        clocks = [r.frequency_mhz for r in self._records if isinstance(r, State)]
-        known = [clock for clock in clocks if clock]
+        states = [r for r in self._records if isinstance(r, State)]
+        clocks = [state.frequency_mhz for state in states if state.frequency_mhz]
         return Sweep(
             rows=tuple(rows),
             reference=first_label.get(self._header.reference, ""),
@@ -241,7 +241,7 @@ class _Builder:
                 *([f"{GENERATED}."] if self._header.generated and rows else []),
             ),
             interrupted=self._interrupted,
-            clock_mhz=float(np.median(known)) if known else None,
+            clock_mhz=float(np.median(clocks)) if clocks else None,
         )
 
     def _hosts_of(self, key: str) -> list[str]:
@@ -397,8 +397,8 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
 def foreign_cpus(records: Iterable[AnyRecord]) -> float:
     """Return how many CPUs other processes kept busy (median)."""
     states = [r for r in records if isinstance(r, State)]
-    seen = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
-    return float(np.median(seen)) if seen else 0.0
+    cpus = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
+    return float(np.median(cpus)) if cpus else 0.0
 
 
 def _cache_notes(rows: Sequence[Row]) -> Iterator[str]:

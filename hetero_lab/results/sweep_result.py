@@ -122,11 +122,12 @@ class Sweep(Result):
         ArgumentError
             No row has that label, or the row was not measured.
         """
-        own = [r for r in self.rows if label in (r.label, r.configuration) and host in ("", r.host)]
-        for row in own:
+        rows = [row for row in self.rows if label in (row.label, row.configuration)]
+        rows = [row for row in rows if host in ("", row.host)]
+        for row in rows:
             if row.scaled_profile is not None:
                 return row.scaled_profile
-        for row in own:
+        for row in rows:
             raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
         labels = list(dict.fromkeys(row.label for row in self.rows))
         raise ArgumentError(unknown("No row is called", label, labels, "Rows", 20))
@@ -145,7 +146,7 @@ class Sweep(Result):
         return [self._heading, *self._remarks]
 
     def _front_tables(self) -> dict[str, pd.DataFrame]:
-        return sweep_tables.shown(self.tables)
+        return sweep_tables.ranking_and_failures(self.tables)
 
     @property
     def _heading(self) -> str:
@@ -164,8 +165,8 @@ class Sweep(Result):
         """Return the devices of splits that have no row alone although baselines have."""
         if not any(self.summary.get("baseline", ())):
             return []
-        used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
-        return [device for device in used if device and device not in {*self.summary["label"]}]
+        devices = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
+        return [device for device in devices if device and device not in {*self.summary["label"]}]
 
     @property
     def _remarks(self) -> list[str]:
@@ -174,7 +175,7 @@ class Sweep(Result):
             return list(self.notes)
         return [
             *filter(None, [self._cause()]),
-            sweep_tables.could_be_seen(self.ranked),
+            sweep_tables.resolution_note(self.ranked),
             *self.notes,
             noise_sentence(self.environment),
         ]
@@ -186,8 +187,8 @@ class Sweep(Result):
             for row, group in zip(self.ranked.rows, self.ranked.groups, strict=True)
             if (profile := row.scaled_profile) is not None
         ]
-        split = next((found for found in ranked if found[0]), None)
-        alone = next((found for found in ranked if not found[0]), None)
+        split = next((one for one in ranked if one[0]), None)
+        alone = next((one for one in ranked if not one[0]), None)
         if len(self.hosts) > 1 or split is None or alone is None or split[1] <= alone[1]:
             return ""
         slow, quick, why = split[2], alone[2], overhead(split[2])

@@ -51,8 +51,8 @@ class Row:
     @property
     def configuration(self) -> str:
         """The name with the precision of its devices, if it was measured."""
-        named = self.name or self.label
-        return self.scaled_profile.configuration if self.scaled_profile else named
+        name = self.name or self.label
+        return self.scaled_profile.configuration if self.scaled_profile else name
 
     @property
     def emulation(self) -> str:
@@ -81,8 +81,8 @@ class Row:
         ratio, level = self.series.ratio, self.reference_latency
         if self.profile is None or ratio is None or level is None:
             return self.profile and replace(self.profile, label=self.name or self.label)
-        own = self.profile.latency
-        latency = own.scaled(level.median_us * ratio.middle / own.median_us)
+        raw = self.profile.latency
+        latency = raw.scaled(level.median_us * ratio.middle / raw.median_us)
         return replace(self.profile, label=self.name or self.label, latency=latency)
 
     @property

@@ -13,6 +13,7 @@ from hetero_lab.results import profile_tables
 from hetero_lab.results.environment import emulation
 from hetero_lab.results.evaluation import RANKED_ACCURACY, summary_columns
 from hetero_lab.results.evidence import ALIKE, BEST, UNDECIDED, Ranking
+from hetero_lab.results.profile_tables import INTERVAL
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
@@ -24,10 +25,27 @@ _MOST_ROWS, _MORE = 5, "… "  # of the short text, and what begins the number o
 _NOISY = 10.0  # an interval whose ends are so many times apart comes from noise alone
 # Tables that hold those of all profiles, under the names that they have there.
 _OF_EACH = {
-    "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
-    "boundaries": "boundaries", "placements": "placement", "agreement": "agreement",
+    "samples": "latency",
+    "subgraphs": "subgraphs",
+    "counters": "counters",
+    "boundaries": "boundaries",
+    "placements": "placement",
+    "agreement": "agreement",
     "transitions": "transitions",
-}  # fmt: skip
+}
+# Latency columns of a profile; a sweep has them twice, raw and on the scale of its reference.
+_RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
+_RATIO = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
+# Columns that come first in a summary, and those of a ranking, in a file and on a screen.
+_FIRST = ["label", "configuration", "status", "n_subgraphs", "boundary_bytes", *_RAW, *_RATIO]
+_SETTING = ["label", "configuration", "variant", "executor", "requests"]
+_TIMES = [*INTERVAL, "throughput_per_s", *_RATIO]
+_RANKED = [*_SETTING, "n_subgraphs", "boundary_bytes", *_TIMES, "baseline", "emulated", "host"]
+_RANK = ["rank", "group", "configuration", "n_subgraphs"]
+_SHOWN = [*_RANK, *_TIMES, "finding", "emulated", "accuracy"]
+_TTFT = ["ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms"]
+_TPOT = ["tpot_ms", "tpot_ci95_low_ms", "tpot_ci95_high_ms"]
+_GENERATED = [*_TTFT, *_TPOT, "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high"]
 
 
 def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
@@ -63,21 +81,21 @@ def text(
     """
     ranking = tables["ranking"]
     failures = []
-    for row in _failed(tables).to_dict("records"):
+    for row in _failures(tables).to_dict("records"):
         host = f" @ {row['host']}" if isinstance(row.get("host"), str) else ""
         detail = f": {row['detail']}" if row["detail"] else ""
         failures.append(one_line(f"{row['label']}{host}: {row['status']}{detail}", 300))
     lines = [*filter(None, [verdict(tables)]), heading]
     if len(ranking):
-        first = shown(tables)[""].iloc[:most].drop(columns="throughput_per_s")
+        first = ranking_and_failures(tables)[""].iloc[:most].drop(columns="throughput_per_s")
         names = [one_line(name, 80) for name in first["configuration"]]
         lines.append(text_table(first.assign(configuration=names)))
         lines += _more(len(ranking), most, "placement")
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
         lines += [*listed[:few], *_more(len(listed), few, noun)]
-    cut = [at for at, line in enumerate(lines) if line.startswith(_MORE)]
-    for at in cut[-1:]:
+    positions = [at for at, line in enumerate(lines) if line.startswith(_MORE)]
+    for at in positions[-1:]:
         lines[at] += "; the sweep's report() shows all, on the command line --table"
     return "\n".join(lines) + "\n"
 
@@ -89,9 +107,9 @@ def verdict(tables: Tables) -> str:
         return ""
     open_ = ranking.loc[ranking["finding"].isin([BEST, UNDECIDED])]
     for row in open_.to_dict("records"):
-        known = ((row["ci95_low_us"], row["ci95_high_us"], time_text),)
-        known += ((row["ratio_ci95_low"], row["ratio_ci95_high"], number),)
-        for low, high, write in known:
+        intervals = ((row["ci95_low_us"], row["ci95_high_us"], time_text),)
+        intervals += ((row["ratio_ci95_low"], row["ratio_ci95_high"], number),)
+        for low, high, write in intervals:
             if low * _NOISY < high < np.inf:
                 reach = f"{shorten(row['configuration'], 80)} reaches from {write(low)} to"
                 return f"Too noisy to rank: the interval of {reach} {write(high)}."
@@ -104,14 +122,14 @@ def verdict(tables: Tables) -> str:
     if best["ratio"] == best["ratio"] and not is_reference:
         bounds = (best[f"ratio_ci95_{end}"] for end in ("low", "high"))
         ends = (f"{bound:.3f}".replace("inf", "∞") for bound in bounds)
-        named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
-        text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
+        baselines = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
+        text += f", {best['ratio']:.3f} of the time of {baselines[0]} (95 %: {' to '.join(ends)})"
         emulated = best["emulated"]  # NaN for none, in a table that was read
         text += emulation(emulated.split(",") if emulated and emulated == emulated else [])
-    for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
+    for word, phrase in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
         names = list(ranking.loc[ranking["finding"] == word, "configuration"])
         if names:
-            text += f"; {said}: {names_at_hand(names, 2)}"
+            text += f"; {phrase}: {names_at_hand(names, 2)}"
     return f"{text}."
 
 
@@ -119,19 +137,12 @@ def _more(n: int, most: int | None, noun: str) -> list[str]:
     return [f"{_MORE}{count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
 
 
-def shown(tables: Tables) -> dict[str, pd.DataFrame]:
+def ranking_and_failures(tables: Tables) -> dict[str, pd.DataFrame]:
     """Return the ranking and the failures, each under its title."""
-    ranking, failed = tables["ranking"], _failed(tables)
+    ranking, failed = tables["ranking"], _failures(tables)
     names = [name for name in [*_host_column(tables), *_SHOWN] if name in ranking]
     main = ranking.loc[:, names] if len(ranking) else tables["summary"]
     return {"": main, **({"Failures": failed} if len(failed) else {})}
-
-
-_SHOWN = [
-    "rank", "group", "configuration", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
-    "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "finding", "emulated",
-    "accuracy",
-]  # fmt: skip
 
 
 def distinct(summary: pd.DataFrame) -> pd.DataFrame:
@@ -141,7 +152,7 @@ def distinct(summary: pd.DataFrame) -> pd.DataFrame:
     return summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
 
 
-def _failed(tables: Tables) -> pd.DataFrame:
+def _failures(tables: Tables) -> pd.DataFrame:
     summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
     if not len(summary):
         return summary.reindex(columns=columns)
@@ -153,7 +164,7 @@ def _host_column(tables: Tables) -> list[str]:
     return ["host"] if len(hosts) > 1 else []
 
 
-def could_be_seen(ranking: Ranking) -> str:
+def resolution_note(ranking: Ranking) -> str:
     """Say which differences the run could have shown."""
     if not ranking.smallest_difference <= 1.0:
         return (
@@ -166,20 +177,12 @@ def could_be_seen(ranking: Ranking) -> str:
     )
 
 
-_FIRST = [
-    "label", "configuration", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us",
-    "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
-]  # fmt: skip
-# Latency columns of a profile; a sweep has them twice, raw and on the scale of its reference.
-_RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
-
-
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
     profile, scaled = row.profile, row.scaled_profile
     measured: dict[str, Any] = {"configuration": row.name or row.label}
     if scaled is not None:  # under the name of the row that was measured
-        named = row.name or row.same_as or row.label
-        measured = profile_tables.summary_row(replace(scaled, label=named))
+        label = row.name or row.same_as or row.label
+        measured = profile_tables.summary_row(replace(scaled, label=label))
     ratio, low, high, _ = row.series.ratio if profile and row.series.ratio else [None] * 4
     median = measured.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]
@@ -223,9 +226,9 @@ def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> d
 def _ranking(
     rows: Sequence[Row], summary: Sequence[dict[str, Any]], ranking: Ranking
 ) -> pd.DataFrame:
-    summaries = {id(row): own for row, own in zip(rows, summary, strict=True)}
+    summaries = {id(row): cells for row, cells in zip(rows, summary, strict=True)}
     is_labelled = any(row.evaluation is not None and row.evaluation.is_labelled for row in rows)
-    generates = any("tpot_ms" in own for own in summary)
+    generates = any("tpot_ms" in cells for cells in summary)
     columns = [
         *_RANKED,
         *(RANKED_ACCURACY if is_labelled else []),
@@ -234,7 +237,7 @@ def _ranking(
     labels: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         labels.setdefault((row.same_as or row.label, row.host), []).append(row.label)
-    shown = [
+    lines = [
         {
             "rank": number,
             "group": group,
@@ -246,7 +249,7 @@ def _ranking(
             ranking.rows, ranking.ranks, ranking.groups, ranking.findings, strict=True
         )
     ]
-    return _frame(shown, columns=["rank", "group", "finding", *columns, "labels"])
+    return _frame(lines, columns=["rank", "group", "finding", *columns, "labels"])
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
@@ -254,14 +257,3 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
     frame = frame_of(rows, columns)
     holes = [c for c in frame if len(frame) and c not in TEXT_COLUMNS and frame[c].isna().all()]
     return frame.astype(dict.fromkeys(holes, float))
-
-
-_GENERATED = [
-    "ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms", "tpot_ms", "tpot_ci95_low_ms",
-    "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
-]  # fmt: skip
-_RANKED = [
-    "label", "configuration", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes",
-    "median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
-    "ratio_ci95_high", "baseline", "emulated", "host",
-]  # fmt: skip

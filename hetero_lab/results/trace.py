@@ -22,7 +22,7 @@ from hetero_lab.tables import write_json
 # Perfetto cuts off fractions of a nanosecond. Only exact sums, hence powers of two, keep a slice
 # from reaching into the next.
 _LEAST_US = 1 / 128
-_EXACT = 1024
+_EXACT = 1024  # steps of a microsecond, about a nanosecond each
 
 _Times: TypeAlias = tuple[float, float]  # start and end in µs
 _Lanes: TypeAlias = tuple[list[dict[str, Any]], list[dict[int, _Times]]]  # slices; requests
@@ -39,29 +39,29 @@ def events(profile: ProfileData) -> list[dict[str, Any]]:
     devices = dict.fromkeys([*profile.affinity.devices, *ran_on])
     lanes = {device: index + 1 for index, device in enumerate(devices)}
     if profile.spans:
-        how, (slices, requests) = "measured", _measured(profile, lanes)
+        how, (slices, requests) = "measured", _span_lanes(profile, lanes)
     elif profile.counters:
-        how, (slices, requests) = "reconstructed from counters", _reconstructed(profile, lanes)
+        how, (slices, requests) = "reconstructed from counters", _counter_lanes(profile, lanes)
     else:
         raise MeasurementError(
             "A trace needs counters. Profile with counters=True; some op must take at least 1 µs."
         )
     number = itertools.count(1)
     arrows = [arrow for spans in requests for arrow in _arrows(profile, lanes, spans, number)]
-    return [*_named(profile, lanes, how), *slices, *arrows]
+    return [*_metadata(profile, lanes, how), *slices, *arrows]
 
 
-def _named(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[str, Any]]:
+def _metadata(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
-    made: list[dict[str, Any]] = [
+    metadata: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{profile.label} ({how})"}}
     ]
     for device, lane in lanes.items():
         name = f"{device} (emulated on {emulated[device]})" if device in emulated else device
-        made.append(
+        metadata.append(
             {"ph": "M", "pid": 1, "tid": lane, "name": "thread_name", "args": {"name": name}}
         )
-    return made
+    return metadata
 
 
 def _slice(name: str, category: str, lane: int, span: _Times, **args: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _of_subgraph(
     return _slice(f"subgraph{index}", "subgraph", lanes[subgraph.device], span, **args)
 
 
-def _measured(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
+def _span_lanes(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
     slices: list[dict[str, Any]] = []
     requests: dict[int, dict[int, _Times]] = {}
     for row in timeline(profile):
@@ -89,7 +89,7 @@ def _measured(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
     return slices, list(requests.values())
 
 
-def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
+def _counter_lanes(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
     slices: list[dict[str, Any]] = []
     spans: dict[int, _Times] = {}
     at = 0.0

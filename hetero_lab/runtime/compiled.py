@@ -202,28 +202,28 @@ def compile(
     """
     bound = bind(model, core)
     if checked and isinstance(placement, Placement):
-        placed = BoundPlacement(bound, placement)
+        bound_placement = BoundPlacement(bound, placement)
     else:
-        placed = resolve(bound, placement)
-    warn_of_ignored(placed)
-    return compile_placed(placed, counters=counters, compile_properties=compile_properties)
+        bound_placement = resolve(bound, placement)
+    warn_of_ignored(bound_placement)
+    return compile_placed(bound_placement, counters=counters, compile_properties=compile_properties)
 
 
-def warn_of_ignored(placed: BoundPlacement) -> None:
+def warn_of_ignored(placement: BoundPlacement) -> None:
     """Warn of properties that have no effect because HETERO splits the model.
 
     HETERO then asks its devices for exclusive requests, so that a CPU device runs one stream on
     all threads, whatever it reports.
     """
-    found: dict[str, list[str]] = {}
-    for device, properties in ({} if placed.direct else placed.properties).items():
-        given = {name for name in _OF_SHARED_REQUESTS if name in properties}
+    names_of: dict[str, list[str]] = {}
+    for device, properties in ({} if placement.direct else placement.properties).items():
+        keys = {name for name in _OF_SHARED_REQUESTS if name in properties}
         if str(properties.get("NUM_STREAMS")) == "1":  # HETERO gives it one stream anyway
-            given.remove("NUM_STREAMS")
-        if given and _EXCLUSIVE not in properties:
-            found[device] = sorted(given)
-    if found and partition_of(placed).n_subgraphs > 1:
-        for device, names in found.items():
+            keys.remove("NUM_STREAMS")
+        if keys and _EXCLUSIVE not in properties:
+            names_of[device] = sorted(keys)
+    if names_of and partition_of(placement).n_subgraphs > 1:
+        for device, names in names_of.items():
             warn(
                 f"HETERO ignores {names_at_hand(names)} of {device} in a model that it splits, "
                 f"unless {device} has {_EXCLUSIVE}: False as well."
@@ -231,71 +231,73 @@ def warn_of_ignored(placed: BoundPlacement) -> None:
 
 
 def compile_placed(
-    placed: BoundPlacement,
+    bound_placement: BoundPlacement,
     *,
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
     """Compile a bound placement, as :func:`compile` does."""
-    bound, core = placed.bound, placed.core
-    predicted = checked_partition(placed)
-    target, own = placed.compile_call
-    given = dict(compile_properties or {})
+    bound, core = bound_placement.bound, bound_placement.core
+    predicted = checked_partition(bound_placement)
+    target, properties = bound_placement.compile_call
+    extra = dict(compile_properties or {})
     # HETERO silently drops properties that it does not know.
-    of_devices = {key: value for key, value in given.items() if key not in OF_THE_CORE}
-    for device in placed.devices:
+    of_devices = {key: value for key, value in extra.items() if key not in OF_THE_CORE}
+    for device in bound_placement.devices:
         check_properties(device, of_devices, core=core)
-    config = {**own, **given, **(COUNTED if counters else {})}
+    config = {**properties, **extra, **(COUNTED if counters else {})}
     started = now()
     try:
-        compiled_from = bound.model
-        if not placed.direct and not placed.placement.priorities:
-            compiled_from, predicted = labelled_clone(placed, predicted)
-        check_crash(placed, compiled_from, config)
-        compiled = core.compile_model(compiled_from, target, config)
+        model = bound.model
+        if not bound_placement.direct and not bound_placement.placement.priorities:
+            model, predicted = labelled_clone(bound_placement, predicted)
+        check_crash(bound_placement, model, config)
+        compiled = core.compile_model(model, target, config)
     except CompileError:  # it crashes
         raise
     except Exception as error:
+        virtual = bound_placement.placement.virtual
+        cause = "" if virtual else _who_refused(bound_placement, predicted)
         raise CompileError(
-            f"The runtime refused the placement {shorten(placed.label)} on "
-            f"{names_at_hand(placed.devices)}: {last_line(error)}."
-            + ("" if placed.placement.virtual else _who_refused(placed, predicted))
+            f"The runtime refused the placement {shorten(bound_placement.label)} on "
+            f"{names_at_hand(bound_placement.devices)}: {last_line(error)}.{cause}"
         ) from error
     compile_ms = (now() - started) * 1e3
-    if placed.direct:
-        observed, same = replace(predicted, observed=True), True
+    if bound_placement.direct:
+        observed, as_predicted = replace(predicted, observed=True), True
     else:
-        observed, same = observe(compiled, predicted)
+        observed, as_predicted = observe(compiled, predicted)
     check_ports(bound, compiled)
-    return CompiledPlacement(placed, compiled, observed, same, compile_ms)
+    return CompiledPlacement(bound_placement, compiled, observed, as_predicted, compile_ms)
 
 
 def check_crash(
-    placed: BoundPlacement, model: ov.Model, properties: Mapping[str, Any] | None = None
+    bound_placement: BoundPlacement, model: ov.Model, properties: Mapping[str, Any] | None = None
 ) -> None:
     """Raise CompileError if the first compile crashes; ``model`` has the labels of its nodes."""
-    target, own = placed.compile_call
-    labelled = not placed.direct and not placed.placement.priorities
+    target, defaults = bound_placement.compile_call
+    labelled = not bound_placement.direct and not bound_placement.placement.priorities
     affinities = labels_of(model) if labelled else None
-    check_compile(placed.bound, model, target, properties or own, placed.devices, affinities)
+    bound, devices = bound_placement.bound, bound_placement.devices
+    check_compile(bound, model, target, properties or defaults, devices, affinities)
 
 
-def checked_partition(placed: BoundPlacement) -> Partition:
+def checked_partition(placement: BoundPlacement) -> Partition:
     """Predict the partition; AffinityError if HETERO could not run it."""
-    predicted = partition_of(placed)
-    check_states(placed.graph, predicted, _OWN_EXECUTOR)
-    check_cuts(placed.bound, predicted)
+    predicted = partition_of(placement)
+    check_states(placement.graph, predicted, _OWN_EXECUTOR)
+    check_cuts(placement.bound, predicted)
     return predicted
 
 
-def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Model, Partition]:
+def labelled_clone(placement: BoundPlacement, predicted: Partition) -> tuple[ov.Model, Partition]:
     """Return a clone with an affinity on every node, and the partition that HETERO makes of it.
 
     When HETERO breaks cycles, a subgraph of nothing but results can remain, which it cannot
     compile ("unordered_map::at"). Such a result gets an op in front of it that changes nothing.
     """
-    clone = placed.bound.model.clone()
-    devices = dict(placed.affinity)
+    clone = placement.bound.model.clone()
+    devices = dict(placement.affinity)
     copies: set[str] = set()
     while lonely := lonely_results(predicted):
         for index in lonely:
@@ -321,10 +323,10 @@ def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Mod
     return clone, replace(predicted, subgraphs=subgraphs, home=() if copies else predicted.home)
 
 
-def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
+def _who_refused(placement: BoundPlacement, predicted: Partition) -> str:
     """Compile each subgraph alone to find and name the refused one."""
     try:
-        compile_submodels(cut(placed.bound, predicted), placed.properties, placed.core)
+        compile_submodels(cut(placement.bound, predicted), placement.properties, placement.core)
     except CompileError as error:
         return f" {error}"
     except Exception:  # a model that cannot be cut gives no answer
@@ -361,8 +363,8 @@ def check_cuts(bound: BoundModel, partition: Partition) -> None:
     its producer does not know. A submodel that requires another size refuses that tensor.
     """
     submodels = valid_submodels(bound, partition)
-    made = {
-        entry: port.get_partial_shape()
+    shapes = {
+        entry: _at_first(port.get_partial_shape())
         for submodel in submodels
         for entry, port in zip(submodel.outputs, submodel.model.outputs, strict=True)
         if entry[0] == "tensor"
@@ -371,7 +373,7 @@ def check_cuts(bound: BoundModel, partition: Partition) -> None:
         f"{entry[1]} {port.get_partial_shape()}"
         for submodel in submodels
         for entry, port in zip(submodel.inputs, submodel.model.inputs, strict=True)
-        if entry[0] == "tensor" and not port.get_partial_shape().compatible(_at_first(made[entry]))
+        if entry[0] == "tensor" and not port.get_partial_shape().compatible(shapes[entry])
     )
     if refused:
         raise AffinityError(
@@ -442,11 +444,11 @@ def ask(model: ov.CompiledModel, key: str) -> Any:
     return None
 
 
-def reported(model: ov.CompiledModel, key: str) -> dict[str, Any]:
+def property_values(model: ov.CompiledModel, key: str) -> dict[str, Any]:
     """Return a property of a compiled model under ``""``, or else that of each of its devices."""
-    own = ask(model, key)
-    if own is not None:
-        return {"": own}
+    value = ask(model, key)
+    if value is not None:
+        return {"": value}
     return {d: p.get(key) for d, p in (ask(model, "DEVICE_PROPERTIES") or {}).items()}
 
 
@@ -521,15 +523,15 @@ def match_header(header: Partition, predicted: Partition) -> list[int] | None:
     do not. Submodels are told apart by refining colours over the edges (Weisfeiler and
     Leman 1968), then assigned in execution order.
     """
-    seen, expected = _sources(header), _sources(predicted)
-    seen_colours, expected_colours = _colours(header, seen), _colours(predicted, expected)
-    if Counter(seen_colours) != Counter(expected_colours):
+    observed, expected = _sources(header), _sources(predicted)
+    observed_colours, expected_colours = _colours(header, observed), _colours(predicted, expected)
+    if Counter(observed_colours) != Counter(expected_colours):
         return None
     candidates = grouped((colour, index) for index, colour in enumerate(expected_colours))
     order: dict[int, int] = {}
-    for submodel, colour in enumerate(seen_colours):
+    for submodel, (colour, entries) in enumerate(zip(observed_colours, observed, strict=True)):
         # Submodels of equal colours differ only in their producers, which are assigned already.
-        sources = [e if e[0] == "model" else (e[0], order.get(e[1]), e[2]) for e in seen[submodel]]
+        sources = [e if e[0] == "model" else (e[0], order.get(e[1]), e[2]) for e in entries]
         fitting = [c for c in candidates[colour] if expected[c] == sources]
         if not fitting:
             return None
@@ -539,13 +541,13 @@ def match_header(header: Partition, predicted: Partition) -> list[int] | None:
 
 
 def _sources(partition: Partition) -> _Sources:
-    made_at = {
+    producer_of = {
         entry: (index, port)
         for index, wiring in enumerate(partition.wiring)
         for port, entry in enumerate(wiring.outputs)
     }
     return [
-        [entry if entry[0] == "model" else ("edge", *made_at[entry]) for entry in wiring.inputs]
+        [entry if entry[0] == "model" else ("edge", *producer_of[entry]) for entry in wiring.inputs]
         for wiring in partition.wiring
     ]
 
@@ -564,7 +566,7 @@ def _colours(partition: Partition, sources: _Sources) -> list[int]:
     distinct = 0
     while len(set(colours)) > distinct:
         distinct = len(set(colours))
-        read = [tuple(e if e[0] == "model" else (colours[e[1]], e[2]) for e in s) for s in sources]
-        given = [tuple(sorted((p, colours[user], q) for p, user, q in own)) for own in users]
-        colours = list(map(hash, zip(colours, read, given, strict=True)))
+        reads = [tuple(e if e[0] == "model" else (colours[e[1]], e[2]) for e in s) for s in sources]
+        feeds = [tuple(sorted((p, colours[user], q) for p, user, q in uses)) for uses in users]
+        colours = list(map(hash, zip(colours, reads, feeds, strict=True)))
     return colours

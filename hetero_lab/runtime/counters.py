@@ -55,7 +55,7 @@ def read_counters(
 ) -> tuple[Counter, ...]:
     """Join profiling info to the compiled partition; MeasurementError if no node was executed."""
     hetero = partition.n_subgraphs > 1 or bool(partition.wiring)
-    rows = [unjoined(info, hetero=hetero) for info in profiling_info]
+    rows = [raw_counter(info, hetero=hetero) for info in profiling_info]
     if not any(row.status == "EXECUTED" for row in rows):
         raise MeasurementError(
             "The runtime returned no counters: every node is NOT_RUN. The model must be compiled "
@@ -67,9 +67,9 @@ def read_counters(
         here = (row for row in rows if row.subgraph == subgraph.index)
         inside = [replace(row, device=subgraph.device) for row in here]
         ports = _ports(inside, partition, subgraph.index, graph)
-        named = [_with_kind(row, where, ports) for row in inside]
-        joined += _adopted(_led_by_kernels(named, subgraph.ops, graph), subgraph.ops, graph)
-    return _grouped(joined, partition, graph)
+        nodes = [_with_kind(row, where, ports) for row in inside]
+        joined += _adopt(_lead_by_kernels(nodes, subgraph.ops, graph), subgraph.ops, graph)
+    return _group(joined, partition, graph)
 
 
 def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
@@ -83,12 +83,12 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
 
 def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
     """Return op → precision of the node that ran it; ops without a counter are left out."""
-    found: dict[str, str] = {}
+    precisions: dict[str, str] = {}
     for counter in counters:
         if counter.kind == "op" and counter.precision:
             for op in (counter.op, *counter.fused_ops):
-                found.setdefault(op, counter.precision)
-    return found
+                precisions.setdefault(op, counter.precision)
+    return precisions
 
 
 def leaders(counters: Iterable[Counter]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def reorders_us(counters: Iterable[Counter], partition: Partition) -> dict[str, 
     }
 
 
-def unjoined(info: Any, *, hetero: bool) -> Counter:
+def raw_counter(info: Any, *, hetero: bool) -> Counter:
     """Read one row of profiling info without its model: no device, op or tensor.
 
     ``info`` has the attributes of ``openvino.ProfilingInfo``. If HETERO ran the model, names begin
@@ -136,13 +136,13 @@ def unjoined(info: Any, *, hetero: bool) -> Counter:
     )
 
 
-def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
+def _adopt(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
     """Find the ops of nodes that the runtime renamed, as when it folds a normalisation.
 
     Nodes are listed as they run, and ops in topological order. So if as many nodes of a type have
     unknown names as ops of that type have no node, they belong together in order.
     """
-    seen = {row.op for row in rows if row.kind == "op"}
+    ops_with_node = {row.op for row in rows if row.kind == "op"}
     nodes = grouped(
         (_kernel(row.node_type), index)
         for index, row in enumerate(rows)
@@ -151,23 +151,23 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
     hidden: dict[str, list[str]] = {kernel: [] for kernel in nodes}
     for name in ops:
         kernel = _kernel(graph.op(name).type)
-        if kernel in hidden and name not in seen:
+        if kernel in hidden and name not in ops_with_node:
             hidden[kernel].append(name)
-    found = list(rows)
+    joined = list(rows)
     for kernel, indices in nodes.items():
         if len(indices) == len(hidden[kernel]):
             for index, name in zip(indices, hidden[kernel], strict=True):
-                found[index] = replace(rows[index], kind="op", op=name)
-    return found
+                joined[index] = replace(rows[index], kind="op", op=name)
+    return joined
 
 
-def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
+def _lead_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
     """Assign nodes that are named after a fused op to the op whose kernel they run.
 
     A fully connected layer has its bias's name, though Gemm's alpha may be between the two.
     """
     hidden = set(ops) - {row.op for row in rows}
-    found = list(rows)
+    joined = list(rows)
     for index, row in enumerate(rows):
         if row.kind != "op":
             continue
@@ -176,20 +176,20 @@ def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> 
             runs = _nearest_above(row.op, kernel, hidden, graph)
             if len(runs) == 1:
                 hidden -= runs
-                found[index] = replace(row, op=runs.pop())
-    return found
+                joined[index] = replace(row, op=runs.pop())
+    return joined
 
 
 def _nearest_above(name: str, kernel: str, hidden: set[str], graph: OpGraph) -> set[str]:
     """Return the ops with this kernel among those above an op that have no node of their own."""
-    found, seen, waiting = set[str](), {name}, [name]
-    while waiting:
-        for producer, _ in graph.op(waiting.pop()).inputs:
+    nearest, visited, queue = set[str](), {name}, [name]
+    while queue:
+        for producer, _ in graph.op(queue.pop()).inputs:
             op = graph.ops[producer]
-            if op.name in hidden and op.name not in seen:
-                seen.add(op.name)
-                (found.add if _kernel(op.type) == kernel else waiting.append)(op.name)
-    return found
+            if op.name in hidden and op.name not in visited:
+                visited.add(op.name)
+                (nearest.add if _kernel(op.type) == kernel else queue.append)(op.name)
+    return nearest
 
 
 def _kernel(op_type: str) -> str:
@@ -212,23 +212,23 @@ def _ports(
 
     The runtime's own names for boundaries have numbers that increase in the order of the wiring.
     """
-    named = {graph.ops[i].name: graph.ops[i].name for i in (*graph.parameters, *graph.results)}
+    tensor_of = {graph.ops[i].name: graph.ops[i].name for i in (*graph.parameters, *graph.results)}
     if not partition.wiring:
-        return named
-    made_up = {
+        return tensor_of
+    numbered = {
         (match[1], int(match[2]), row.node_name)
         for row in rows
-        if row.node_name not in named and (match := _MADE_UP.match(row.node_name))
+        if row.node_name not in tensor_of and (match := _MADE_UP.match(row.node_name))
     }
     wiring = partition.wiring[subgraph]
     for kind, entries in (("Parameter", wiring.inputs), ("Result", wiring.outputs)):
-        own = [name for of_kind, _, name in sorted(made_up) if of_kind == kind]
+        names = [name for of_kind, _, name in sorted(numbered) if of_kind == kind]
         tensors = [entry for entry in entries if entry[0] == "tensor"]
-        if len(own) == len(tensors):
-            for name, (_, op, port) in zip(own, tensors, strict=True):
+        if len(names) == len(tensors):
+            for name, (_, op, port) in zip(names, tensors, strict=True):
                 outputs = graph.op(str(op)).outputs
-                named[name] = str(op) if len(outputs) == 1 else f"{op}:{port}"
-    return named
+                tensor_of[name] = str(op) if len(outputs) == 1 else f"{op}:{port}"
+    return tensor_of
 
 
 def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Counter:
@@ -277,7 +277,7 @@ def _op_of(row: Counter, where: dict[str, int]) -> str | None:
     return None
 
 
-def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> tuple[Counter, ...]:
+def _group(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> tuple[Counter, ...]:
     """Give each executed node the ops that have no time of their own.
 
     An op that was not executed belongs to the nearest executed op above it in its subgraph
@@ -299,12 +299,12 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
             above = {graph.ops[p].name for p, _ in graph.ops[index].inputs}
             if above & hidden:
                 hidden.add(name)
-            elif led := [leader_of[op] for op in above & inside if op in leader_of]:
-                leader_of[name] = max(led, key=graph.index_of.__getitem__)
+            elif near := [leader_of[op] for op in above & inside if op in leader_of]:
+                leader_of[name] = max(near, key=graph.index_of.__getitem__)
         for name, index in alone(reversed(subgraph.ops)):
             below = {graph.ops[use.index].name for use in graph.consumers[index]}
-            if led := [leader_of[op] for op in below & inside if op in leader_of]:
-                leader_of[name] = min(led, key=graph.index_of.__getitem__)
+            if near := [leader_of[op] for op in below & inside if op in leader_of]:
+                leader_of[name] = min(near, key=graph.index_of.__getitem__)
     fused = grouped((leader, name) for name, leader in leader_of.items() if name != leader)
     joined: list[Counter] = []
     for row in rows:

@@ -37,11 +37,11 @@ from hetero_lab.runtime.compiled import (
     ask,
     compile_placed,
     inference_errors,
-    reported,
+    property_values,
     warn_of_ignored,
 )
-from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.counters import Counter, raw_counter, read_counters
+from hetero_lab.runtime.inputs import Inputs, input_arrays
 from hetero_lab.runtime.reference import (
     Agreement,
     Reference,
@@ -50,11 +50,11 @@ from hetero_lab.runtime.reference import (
 )
 from hetero_lab.runtime.tensors import can_share, infer, set_inputs, to_tensor
 
-DISCARDED_PER_TURN = 2
-TIMED_PER_TURN = 10
+DISCARDED_PER_TURN = 2  # after the turn of another placement, these find cold caches
+TIMED_PER_TURN = 10  # a turn counts with their median, which a few slow ones do not move
 _STABLE = 0.05  # warm-up ends once two consecutive turns differ by less than this
-_MAX_WARMUP_S = 2.0
-_MIN_WARMUP_TURNS = 3
+MOST_WARM_UP_S = 2.0  # turns that do not agree by then are timed as they are
+_MIN_WARMUP_TURNS = 3  # so that the first, a cold one, is never among the two compared
 _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
@@ -72,22 +72,22 @@ def check_executor(executor: str, requests: int, scenario: Scenario | None) -> N
 
 
 def check_placed(
-    placed: BoundPlacement,
+    bound_placement: BoundPlacement,
     executor: str = HETERO,
     requests: int = 1,
     scenario: Scenario | None = None,
 ) -> None:
     """Raise for a placement that cannot run like this; warn of ignored properties."""
-    check_scenario(placed.bound.model, scenario)
+    check_scenario(bound_placement.bound.model, scenario)
     if executor != PARALLEL:
-        warn_of_ignored(placed)
-    elif virtual := placed.placement.virtual:
+        warn_of_ignored(bound_placement)
+    elif virtual := bound_placement.placement.virtual:
         raise ArgumentError(
             f"{virtual} runs a whole model by itself: executor='parallel' takes an "
             "affinity over devices."
         )
     else:
-        annex(PARALLEL).check(placed, requests)
+        annex(PARALLEL).check(bound_placement, requests)
 
 
 class CompiledSession:
@@ -131,8 +131,8 @@ class CompiledSession:
         compiled = self.compiled.compiled_model
         queue = ov.AsyncInferQueue(compiled, requests)
 
-        def run(count: int, done: Callable[[], None]) -> None:
-            queue.set_callback(lambda _request, _userdata: done())
+        def run(count: int, on_result: Callable[[], None]) -> None:
+            queue.set_callback(lambda _request, _userdata: on_result())
             for _ in range(count):
                 queue.start_async({i: to_tensor(a, self._types[i]) for i, a in enumerate(arrays)})
             queue.wait_all()
@@ -197,17 +197,17 @@ class Runner:
             self.placed.bound, self._arrays, outputs, precision, expected=expected
         )
 
-    def chosen(self) -> Chosen:
+    def choices(self) -> Chosen:
         """Return the runtime's choices, after the first inference."""
         if self.placed.placement.virtual:
             settle(self._compiled.compiled_models[0], self.infer)
-        return chosen_by(self._compiled.compiled_models, self.placed.core)
+        return choices_of(self._compiled.compiled_models, self.placed.core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
-        kept: Sequence[Span] = getattr(self._compiled, "timeline", ())
-        first = max((span.request for span in kept), default=0) - requests + 1
-        runs = grouped((span.request, span) for span in kept if span.request >= first)
+        spans: Sequence[Span] = getattr(self._compiled, "timeline", ())
+        first = max((span.request for span in spans), default=0) - requests + 1
+        runs = grouped((span.request, span) for span in spans if span.request >= first)
         # A request with some spans already dropped would look as if it had waited.
         whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
         return tuple(span for run in whole for span in run)
@@ -222,7 +222,7 @@ class Runner:
 
 
 def open_runner(
-    placed: BoundPlacement,
+    placement: BoundPlacement,
     arrays: list[np.ndarray],
     *,
     executor: str = HETERO,
@@ -240,11 +240,11 @@ def open_runner(
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():
-        given = compile_properties or {}
+        properties = compile_properties or {}
         if executor == PARALLEL:
-            session = annex(PARALLEL).open(placed, requests, counters, given)
+            session = annex(PARALLEL).open(placement, requests, counters, properties)
         else:
-            compiled = compile_placed(placed, counters=counters, compile_properties=given)
+            compiled = compile_placed(placement, counters=counters, compile_properties=properties)
             session = CompiledSession(compiled)
     if scenario is not None:
         return annex("scenario")(session, arrays, scenario, counters)
@@ -265,17 +265,17 @@ def inputs_for(
 ) -> list[np.ndarray]:
     """Return the arrays to open a runner with: the model's inputs, or a prompt."""
     if scenario is None:
-        return given_or_generated(bound, inputs, seed)
+        return input_arrays(bound, inputs, seed)
     return annex("prompt")(bound, inputs, scenario, seed)
 
 
 def expected_outputs(
-    placed: BoundPlacement, arrays: Sequence[np.ndarray], scenario: Scenario | None
+    placement: BoundPlacement, arrays: Sequence[np.ndarray], scenario: Scenario | None
 ) -> dict[str, np.ndarray]:
     """Return the outputs of one device in f32 for a runner's inputs."""
     if scenario is None:
-        return Reference(placed.bound)(arrays)
-    return annex("expected tokens")(placed.bound, arrays[0], scenario)
+        return Reference(placement.bound)(arrays)
+    return annex("expected tokens")(placement.bound, arrays[0], scenario)
 
 
 def infer_once(
@@ -297,10 +297,10 @@ def infer_once(
     n_inputs = len(compiled.inputs)
     for start in range(0, len(arrays) or 1, n_inputs or 1):
         outputs += infer(request, arrays[start : start + n_inputs])
-    hints = reported(compiled, PRECISION_HINT)
+    hints = property_values(compiled, PRECISION_HINT)
     by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
-    counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
-    return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)
+    infos = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
+    return outputs, by_device, tuple(raw_counter(info, hetero=True) for info in infos)
 
 
 # -- the runtime's choices -----------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Chosen:
     precisions: Mapping[str, str] = field(default_factory=dict)
 
 
-def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
+def choices_of(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
     """Read the runtime's choices from the compiled models of one placement."""
     behind = named_by_plugin(core)
     devices: dict[str, None] = {}
@@ -336,13 +336,13 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
         return behind.get(bare, bare)
 
     for model in models:
-        own = [plain(name) for name in ask(model, "EXECUTION_DEVICES") or ()]
-        devices.update(dict.fromkeys(own))
-        for name, value in reported(model, PRECISION_HINT).items():
-            device = plain(name) if name else next(iter(own), "")
+        names = [plain(name) for name in ask(model, "EXECUTION_DEVICES") or ()]
+        devices.update(dict.fromkeys(names))
+        for name, value in property_values(model, PRECISION_HINT).items():
+            device = plain(name) if name else next(iter(names), "")
             precisions[device] = str(storable({"": value})[""] or "")
     streams: list[Any] = [
-        n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]
+        n for model in models for n in property_values(model, "NUM_STREAMS").values() or [None]
     ]
     requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
     cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
@@ -397,30 +397,30 @@ def run_turn(
     return tuple(sample / 1e3 for sample in samples)
 
 
-def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
+def warm_up(run: Run, inferences: int | None = None, at_most_s: float = MOST_WARM_UP_S) -> int:
     """Run until two turns agree within 5 %, or ``inferences`` times; return the number of runs."""
     if inferences is not None:
         for _ in range(inferences):
             run()
         return inferences
-    started, done, medians = now(), 0, [float("inf")]
+    started, n_runs, medians = now(), 0, [float("inf")]
     while now() - started < at_most_s:
         medians.append(float(np.median(run_turn(run, discarded=0))))
-        done += TIMED_PER_TURN
+        n_runs += TIMED_PER_TURN
         before, after = medians[-2:]
         if len(medians) > _MIN_WARMUP_TURNS and abs(after - before) < _STABLE * before:
             break
-    return done
+    return n_runs
 
 
 def turn_lengths(inferences: int | None) -> Iterator[int]:
     """Yield the number of timed inferences of each turn, endlessly if no number is given."""
-    left = math.inf if inferences is None else inferences
-    while left:
+    rest = math.inf if inferences is None else inferences
+    while rest:
         # A small remainder joins the last turn, so that no turn is too short.
-        size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
+        size = int(rest) if rest < 2 * TIMED_PER_TURN else TIMED_PER_TURN
         yield size
-        left -= size
+        rest -= size
 
 
 def times_between_results(

@@ -24,11 +24,10 @@ Inputs: TypeAlias = (
 # Said once of a result, where inputs could have been given.
 GENERATED = "The inputs were generated; give your own with inputs="
 
+_SELECTIONS = frozenset({"Gather", "Slice", "Split", "StridedSlice", "VariadicSplit"})
+MOVERS = _SELECTIONS | {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # they change no value
 # Ops that pass the values of their first input on: an index is still an index behind them.
-_CARRIERS = frozenset({
-    "Broadcast", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",
-    "Squeeze", "StridedSlice", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
-})  # fmt: skip
+_CARRIERS = MOVERS | {"Broadcast", "Convert", "GatherElements", "Tile"}
 
 
 def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray]:
@@ -40,7 +39,7 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
     """
     check_whole("seed", seed, least=0)
     rng = np.random.default_rng(seed)
-    made: dict[str, np.ndarray] = {}
+    inputs: dict[str, np.ndarray] = {}
     for port in model.model.inputs:
         if port.get_partial_shape().is_dynamic:
             raise InputError(
@@ -62,11 +61,11 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
                 elif dtype.itemsize == 1:
                     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
             array = np.asarray(rng.integers(low, high, shape)).astype(dtype)
-        made[name] = checked_input(name, shape, kind, array, InputError)
-    return made
+        inputs[name] = checked_input(name, shape, kind, array, InputError)
+    return inputs
 
 
-def made_up(tensor: Tensor, rng: np.random.Generator) -> np.ndarray | None:
+def arbitrary_array(tensor: Tensor, rng: np.random.Generator) -> np.ndarray | None:
     """Return normal numbers in f32, or ones of other types; ``None`` without shape or type."""
     element_type: ov.Type = getattr(ov.Type, tensor.element_type)
     dtype = array_type(element_type)
@@ -77,9 +76,7 @@ def made_up(tensor: Tensor, rng: np.random.Generator) -> np.ndarray | None:
     return np.ones(tensor.shape, dtype)
 
 
-def given_or_generated(
-    model: PreparedModel, inputs: Inputs | None, seed: int = 0
-) -> list[np.ndarray]:
+def input_arrays(model: PreparedModel, inputs: Inputs | None, seed: int = 0) -> list[np.ndarray]:
     """Return the arrays in the model's input order: those given, else those made from ``seed``."""
     return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
 
@@ -144,37 +141,37 @@ class Ports:
         ports = zip(names, self._shapes, self.element_types, ordered, strict=True)
         return [checked_input(*port, InputError) for port in ports]
 
-    def _by_name(self, given: Mapping[Any, Any]) -> list[Any]:
-        found: dict[int, Any] = {}
-        for key, value in given.items():
+    def _by_name(self, inputs: Mapping[Any, Any]) -> list[Any]:
+        values: dict[int, Any] = {}
+        for key, value in inputs.items():
             for index, names in enumerate(self._all_names):
                 if (key == index or key in names) and not isinstance(key, bool):
-                    found[index] = value
+                    values[index] = value
                     break
             else:
                 raise InputError(unknown("The model has no input", key, self._names, "Inputs"))
-        missing = [name for index, name in enumerate(self._names) if index not in found]
+        missing = [name for index, name in enumerate(self._names) if index not in values]
         if missing:
             raise InputError(
                 f"The inputs {names_at_hand(missing)} are missing. "
                 f"Inputs: {names_at_hand(self._names)}."
             )
-        return [found[index] for index in range(len(self._names))]
+        return [values[index] for index in range(len(self._names))]
 
 
 def _index_bound(port: Any) -> int | None:
     """Return the size of the smallest axis that the values of an input index, if there is one."""
     bounds: list[int] = []
-    seen: set[tuple[str, int]] = set()
+    visited: set[tuple[str, int]] = set()
     queue = [port]
     while queue:
         output = queue.pop()
         for use in output.get_target_inputs():
             node, index = use.get_node(), use.get_index()
             key = (node.get_friendly_name(), index)
-            if key in seen:
+            if key in visited:
                 continue
-            seen.add(key)
+            visited.add(key)
             kind, bound = node.get_type_name(), _bound_at(node, index)
             if bound is not None:
                 bounds.append(bound)

@@ -23,7 +23,7 @@ FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 # Ports at boundaries are numbered from here, above the model's own "Parameter_N".
 _FIRST_PORT = 1_000_000
 _THREADS = "INFERENCE_NUM_THREADS"
-_LEFT_CORES, _FEW_CORES = 2, 8
+_LEFT_CORES, _FEW_CORES = 2, 8  # measured, see leave_cores; of fewer cores two are a large share
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def cut(
                     use.replace_source_output(parameter.output(0))
         results[entry] = ov.opset13.result(output)
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
-    given = {graph.ops[i].name for i in graph.parameters}
+    inputs = {graph.ops[i].name for i in graph.parameters}
     sinks = grouped(
         (partition.home[graph.index_of[sink.get_friendly_name()]], sink)
         for sink in clone.get_sinks()
@@ -82,7 +82,7 @@ def cut(
         ]
         outputs = wiring.outputs
         if not hand_inputs_on:
-            outputs = tuple(e for e in outputs if e[0] == "model" or e[1] not in given) or outputs
+            outputs = tuple(e for e in outputs if e[0] == "model" or e[1] not in inputs) or outputs
         model_results = [own_results[int(e[1])] if e[0] == "model" else results[e] for e in outputs]
         # As HETERO names them, so that counters of both are read alike.
         for kind, nodes, entries in (
@@ -136,21 +136,21 @@ def leave_cores(
         for device in by_device
         if _THREADS in core.get_property(device, "SUPPORTED_PROPERTIES")
     ]
-    found = dict(by_device)
+    properties = dict(by_device)
     n_cores = os.cpu_count() or 1
     if sys.platform == "linux":
         n_cores = len(os.sched_getaffinity(0))
     if len(on_cores) == len(by_device) or n_cores < _FEW_CORES:
-        return found
+        return properties
     for device in on_cores:
-        own = by_device[device]
-        if _THREADS not in own and not core.get_property(device, _THREADS):
+        config = by_device[device]
+        if _THREADS not in config and not core.get_property(device, _THREADS):
             x = ov.opset13.parameter([1])
             model = build_model([ov.opset13.result(ov.opset13.relu(x))], [], [x], "threads")
-            some = core.compile_model(model, device, own)
+            some = core.compile_model(model, device, config)
             if int(some.get_property(_THREADS)) > n_cores - n_left:
-                found[device] = {**own, _THREADS: n_cores - n_left}
-    return found
+                properties[device] = {**config, _THREADS: n_cores - n_left}
+    return properties
 
 
 # -- sets of ops, run once on given tensors ------------------------------------------------------
@@ -171,13 +171,13 @@ def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
 def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
     """Return the tensors of other ops that a set of ops reads, except constants."""
     inside = {graph.index_of[name] for name in ops}
-    read = {
+    sources = {
         source
         for index in inside
         for source in graph.ops[index].inputs
         if source[0] not in inside and source[0] not in graph.constant_side
     }
-    return tuple((graph.ops[index].name, port) for index, port in sorted(read))
+    return tuple((graph.ops[index].name, port) for index, port in sorted(sources))
 
 
 def cut_pieces(
@@ -207,22 +207,22 @@ def cut_pieces(
     inputs: list[TensorKey] = []
     for ops in pieces:
         inside = frozenset(ops)
-        fed: dict[TensorKey, Any] = {}
+        feeds: dict[TensorKey, Any] = {}
         for key in incoming(graph, inside):
             source = nodes[key[0]].output(key[1])
             kind, shape = source.get_element_type(), source.get_partial_shape()
-            own = ov.Type.f32 if kind.get_type_name() in FLOATS else kind
+            port_type = ov.Type.f32 if kind.get_type_name() in FLOATS else kind
             if shape.rank.is_dynamic:
                 shape = ov.PartialShape(values[key].shape)
-            parameter = ov.opset13.parameter(shape, own, name=f"in{len(inputs)}")
-            fed[key] = as_type(parameter.output(0), kind)
+            parameter = ov.opset13.parameter(shape, port_type, name=f"in{len(inputs)}")
+            feeds[key] = as_type(parameter.output(0), kind)
             parameters.append(parameter)
             inputs.append(key)
         for name in inside:
             for port, (producer, source_port) in enumerate(graph.op(name).inputs):
                 key = (graph.ops[producer].name, source_port)
-                if key in fed:
-                    nodes[name].input(port).replace_source_output(fed[key])
+                if key in feeds:
+                    nodes[name].input(port).replace_source_output(feeds[key])
     every = frozenset().union(*map(frozenset, pieces))
     sinks = [sink for sink in clone.get_sinks() if sink.get_friendly_name() in every]
     model = build_model(results, sinks, parameters, f"{graph.name}_pieces")
@@ -233,11 +233,9 @@ def new_states(model: ov.Model) -> dict[str, TensorKey]:
     """Return the tensor that becomes the next value of each state, by the op that reads it."""
     nodes = model.get_ops()
     reads = {n.get_variable_id(): n for n in nodes if n.get_type_name() == "ReadValue"}
-    made = {n.get_variable_id(): n.input_value(0) for n in model.get_sinks()}
-    return {
-        read.get_friendly_name(): (made[name].get_node().get_friendly_name(), made[name].index)
-        for name, read in reads.items()
-    }
+    values = {n.get_variable_id(): n.input_value(0) for n in model.get_sinks()}
+    keys = {name: (v.get_node().get_friendly_name(), v.index) for name, v in values.items()}
+    return {read.get_friendly_name(): keys[name] for name, read in reads.items()}
 
 
 def at_step(
@@ -248,7 +246,7 @@ def at_step(
     ``arrays`` are the inputs of that step in order, ``states`` the values of all states by the op
     that reads them. They become inputs; without any, the model is at its first step.
     """
-    clone, added, given = model.clone(), list[Any](), list(arrays)
+    clone, added, inputs = model.clone(), list[Any](), list(arrays)
     for parameter, array in zip(clone.get_parameters(), arrays, strict=True):
         parameter.set_partial_shape(ov.PartialShape(array.shape))
     for node in clone.get_ordered_ops():
@@ -256,10 +254,10 @@ def at_step(
             continue
         name, kind = node.get_friendly_name(), node.get_output_element_type(0)
         if name in states:
-            held = ov.opset13.parameter(states[name].shape, states[name].dtype, name=name)
-            added.append(held)
-            given.append(states[name])
-            value = as_type(held.output(0), kind)
+            state = ov.opset13.parameter(states[name].shape, states[name].dtype, name=name)
+            added.append(state)
+            inputs.append(states[name])
+            value = as_type(state.output(0), kind)
         elif node.get_input_size():
             value = node.input_value(0)
         else:
@@ -268,9 +266,9 @@ def at_step(
             value = ov.opset13.constant(np.zeros(shape, kind.to_dtype())).output(0)
         node.output(0).replace(value)
     parameters = [*clone.get_parameters(), *added]
-    made = build_model(clone.get_results(), [], parameters, model.get_friendly_name())
-    made.validate_nodes_and_infer_types()
-    return made, given
+    step = build_model(clone.get_results(), [], parameters, model.get_friendly_name())
+    step.validate_nodes_and_infer_types()
+    return step, inputs
 
 
 def readable(output: Any) -> Any:

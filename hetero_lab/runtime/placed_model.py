@@ -31,15 +31,15 @@ def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str,
 
 def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
     """Return a path; ValueError unless it is a regular file of its directory, not too large."""
-    given, real = Path(path), Path(os.path.realpath(path))
-    if given.suffix == ".xml" and os.path.lexists(weights := given.with_suffix(".bin")):
+    file, real = Path(path), Path(os.path.realpath(path))
+    if file.suffix == ".xml" and os.path.lexists(weights := file.with_suffix(".bin")):
         file_of(weights)
     size = real.stat().st_size  # FileNotFoundError, if there is none
-    if not real.is_file() or not real.is_relative_to(os.path.realpath(given.parent)):
-        raise ValueError(f"{given.name!r} is no regular file of its directory.")
+    if not real.is_file() or not real.is_relative_to(os.path.realpath(file.parent)):
+        raise ValueError(f"{file.name!r} is no regular file of its directory.")
     if most is not None and size > most:
-        raise ValueError(f"{given.name!r} is larger than {most >> 20} MiB.")
-    return given
+        raise ValueError(f"{file.name!r} is larger than {most >> 20} MiB.")
+    return file
 
 
 def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndarray]:

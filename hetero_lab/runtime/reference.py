@@ -20,9 +20,9 @@ from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand, shorte
 from hetero_lab.model.opgraph import CONSTANT, RANDOM, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, reported
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, property_values
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.inputs import digest_of
+from hetero_lab.runtime.inputs import MOVERS, digest_of
 from hetero_lab.runtime.pieces import FLOATS
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
@@ -34,24 +34,21 @@ Origin: TypeAlias = tuple[tuple[str, ...], bool]
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _FEW_BITS = frozenset({"i8", "u8", "i4", "u4", "i2", "u2", "nf4"})
+_POOLS = frozenset({"AvgPool", "Clamp", "MaxPool", "ReduceMax", "Relu"})
+_LAYOUTS = frozenset({"Concat", "DepthToSpace", "Pad", "ShuffleChannels", "SpaceToDepth"})
 # These ops keep 8-bit values in 8 bits.
-_KEEPS_VALUES = frozenset({
-    "AvgPool", "Clamp", "Concat", "DepthToSpace", "Gather", "MaxPool", "Pad", "ReduceMax", "Relu",
-    "Reshape", "ShuffleChannels", "Slice", "SpaceToDepth", "Split", "Squeeze", "StridedSlice",
-    "Transpose", "Unsqueeze", "VariadicSplit",
-})  # fmt: skip
+_KEEPS_VALUES = MOVERS | _POOLS | _LAYOUTS
+_CONVOLUTIONS = ("convolution", "deconvolution", "groupconvolution")
+_PRODUCTS, _POOLINGS = ("fullyconnected", "gemm", "matmul"), ("avgpool", "maxpool", "pooling")
 # Counters of nodes that compute with quantised values, not with indices, masks or conversions.
-_ARITHMETIC = (
-    "avgpool", "convolution", "deconvolution", "eltwise", "fullyconnected", "gemm",
-    "groupconvolution", "matmul", "maxpool", "pooling", "reduce", "subgraph",
-)  # fmt: skip
-_ROUNDING_FACTOR = 2.0
-_LARGE = 1e100
+_ARITHMETIC = (*_CONVOLUTIONS, *_PRODUCTS, *_POOLINGS, "eltwise", "reduce", "subgraph")
+_ROUNDING_FACTOR = 2.0  # of one device's error in that precision: others round in another order
+_LARGE = 1e100  # its square, of any number of values, is far from the largest f64 (1.8e308)
 _MUCH = 0.25  # a relative error that a user should hear of, although rounding explains it
 ROUNDED = FLOATS | {"f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4"}  # others are equal or not
 _MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
-_kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
-_kept_lock = threading.Lock()
+_outputs: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
+_outputs_lock = threading.Lock()
 
 
 if TYPE_CHECKING:
@@ -101,16 +98,16 @@ class Agreement:
 
 def origins(graph: OpGraph) -> list[Origin]:
     """Return the random ops behind each output, and whether rounding may change it."""
-    found: list[Origin] = []
+    by_output: list[Origin] = []
     for result in graph.results:
         before = graph.reach([result], forward=False) - graph.constant_side
         ops = [graph.ops[index] for index in sorted(before)]
         rounded = any(not ROUNDED.isdisjoint(op.element_types) for op in ops)
-        found.append((tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
-    return found
+        by_output.append((tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
+    return by_output
 
 
-def rounded_much(agreement: Iterable[Agreement]) -> list[float]:
+def large_roundings(agreement: Iterable[Agreement]) -> list[float]:
     """Return the relative errors that rounding explains, and that a user should hear of."""
     return [
         a.relative_error for a in agreement if a.verdict == "rounding" and a.relative_error > _MUCH
@@ -122,8 +119,8 @@ def agreement_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -
 
     ``argument`` is the way to give other inputs.
     """
-    known = list(agreement)
-    undecided = [a for a in known if a.verdict == "undecided"]
+    entries = list(agreement)
+    undecided = [a for a in entries if a.verdict == "undecided"]
     for a in {a.output: a for a in undecided if a.detail}.values():
         yield f"Output {shorten(a.output)} cannot be compared: {a.detail}."
     unknown = dict.fromkeys(a.output for a in undecided if not a.detail)
@@ -132,14 +129,14 @@ def agreement_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -
             f"Nothing to compare in {names_at_hand(unknown, 4)}: empty, or nothing but NaN and "
             f"infinities, in the reference, too. Give inputs that suit the model, with {argument}."
         )
-    partly = [a for a in known if a.not_finite and a.verdict in ("equal", "rounding")]
+    partly = [a for a in entries if a.not_finite and a.verdict in ("equal", "rounding")]
     if partly:
         worst = max(partly, key=lambda a: a.not_finite)
         yield (
             f"NaN or infinite in the reference, too: up to {worst.not_finite:.1%} of "
             f"{names_at_hand(dict.fromkeys(a.output for a in partly), 4)}. The rest was compared."
         )
-    rounded = [a for a in known if rounded_much([a])]
+    rounded = [a for a in entries if large_roundings([a])]
     if rounded:
         worst = max(rounded, key=lambda a: a.relative_error)
         yield (
@@ -155,19 +152,19 @@ class Reference:
     def __init__(self, bound: BoundModel, precision: str = "f32"):
         self.bound = bound
         self._precision = precision
-        self._placed = reference_placement(bound, precision)
+        self._placement = reference_placement(bound, precision)
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs for inputs in the model's order."""
         digest = digest_of(arrays)
-        key = (self.bound.fingerprint, str(self._placed.devices), self._precision, digest)
-        kept = keep_reference(key, lambda: tuple(run_afresh(self.compiled, arrays).values()))
+        key = (self.bound.fingerprint, str(self._placement.devices), self._precision, digest)
+        outputs = keep_reference(key, lambda: tuple(run_afresh(self.compiled, arrays).values()))
         # The fingerprint does not cover the names of outputs, so they are this model's own.
-        return dict(zip(self.bound.output_names, kept, strict=True))
+        return dict(zip(self.bound.output_names, outputs, strict=True))
 
     @cached_property
     def compiled(self) -> CompiledPlacement:
-        return compile_placed(self._placed)
+        return compile_placed(self._placement)
 
 
 def run_afresh(compiled: CompiledPlacement, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -194,18 +191,18 @@ def keep_reference(
     key: tuple[str, str, str, str], make: Callable[[], tuple[np.ndarray, ...]]
 ) -> tuple[np.ndarray, ...]:
     """Return copies of the kept outputs of a reference; make and keep them if there are none."""
-    with _kept_lock:
-        found = _kept.get(key)
-    if found is None:
-        found = make()
-    with _kept_lock:
-        _kept[key] = found
-        _kept.move_to_end(key)
-        total = sum(array.nbytes for outputs in _kept.values() for array in outputs)
-        while total > _MOST_BYTES and len(_kept) > 1:
-            _, dropped = _kept.popitem(last=False)
+    with _outputs_lock:
+        outputs = _outputs.get(key)
+    if outputs is None:
+        outputs = make()
+    with _outputs_lock:
+        _outputs[key] = outputs
+        _outputs.move_to_end(key)
+        total = sum(array.nbytes for arrays in _outputs.values() for array in arrays)
+        while total > _MOST_BYTES and len(_outputs) > 1:
+            _, dropped = _outputs.popitem(last=False)
             total -= sum(array.nbytes for array in dropped)
-    return tuple(array.copy() for array in found)
+    return tuple(array.copy() for array in outputs)
 
 
 def compare_with_reference(
@@ -231,8 +228,8 @@ def compare_with_reference(
         rounded = Reference(bound, precision)(arrays)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
-    own = {a.output: a.relative_error for a in compare(rounded, expected, precision, bound.graph)}
-    return tuple(_forgive(a, _ROUNDING_FACTOR * own[a.output]) for a in agreement)
+    run = {a.output: a for a in compare(rounded, expected, precision, bound.graph)}
+    return tuple(_forgive(a, _ROUNDING_FACTOR * run[a.output].relative_error) for a in agreement)
 
 
 def _forgive(agreement: Agreement, tolerance: float) -> Agreement:
@@ -253,9 +250,9 @@ def compare(
 
     With a model's ``graph`` and all its ``outputs`` in order, random ops count, and rounding.
     """
-    known = dict(zip(outputs, graph.derived(origins) if graph else (), strict=False))
+    origin = dict(zip(outputs, graph.derived(origins) if graph else (), strict=False))
     return tuple(
-        _compare_one(name, outputs[name], reference[name], precision, known.get(name, ((), False)))
+        _compare_one(name, outputs[name], reference[name], precision, origin.get(name, ((), False)))
         for name in reference
     )
 
@@ -268,13 +265,13 @@ def is_exact(array: np.ndarray) -> bool:
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest executed precision, or the lowest requested one without counters."""
     placement = compiled.placed.placement
-    asked: list[object] = [
+    hints: list[object] = [
         placement.device_properties.get(device, {}).get(PRECISION_HINT)
         for device in placement.devices
     ]
-    for model in compiled.compiled_models if None in asked else ():
-        asked += reported(model, PRECISION_HINT).values()
-    return lowest_precision(rows, compiled.placed.graph, asked)
+    for model in compiled.compiled_models if None in hints else ():
+        hints += property_values(model, PRECISION_HINT).values()
+    return lowest_precision(rows, compiled.placed.graph, hints)
 
 
 def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
@@ -296,11 +293,11 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
     ]
     if executed and not any(op.bodies for op in graph):
         return _lowest(executed)
-    asked = asked_precision(hints)
-    return _lowest([*executed, asked, *(["i8"] if quantised_ops(graph) else [])])
+    hint = hinted_precision(hints)
+    return _lowest([*executed, hint, *(["i8"] if quantised_ops(graph) else [])])
 
 
-def asked_precision(hints: Iterable[object]) -> str:
+def hinted_precision(hints: Iterable[object]) -> str:
     """Return the lowest precision of devices' hints, f32 without hints."""
     texts = [str(hint) for hint in hints if hint is not None]
     return _lowest(
@@ -317,7 +314,7 @@ def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
     """
     carriers: set[int] = set()
     stored: set[int] = set()  # constants of at most 8 bits, and the constants made from them
-    found: set[str] = set()
+    names: set[str] = set()
     for op in graph:
         producers = {producer for producer, _ in op.inputs}
         reads, reads_stored = bool(producers & carriers), bool(producers & stored)
@@ -334,8 +331,8 @@ def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
             or (dynamic and op.type == "MatMul" and reads_stored)
             or any(quantised_ops(body, dynamic=dynamic) for body in op.bodies)
         ):
-            found.add(op.name)
-    return frozenset(found)
+            names.add(op.name)
+    return frozenset(names)
 
 
 def _rounds_to_8_bits(graph: OpGraph) -> bool:
@@ -352,8 +349,8 @@ def _rounds_to_8_bits(graph: OpGraph) -> bool:
 
 
 def _lowest(precisions: Iterable[str]) -> str:
-    known = [precision for precision in precisions if precision in TOLERANCE]
-    return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
+    candidates = [precision for precision in precisions if precision in TOLERANCE]
+    return max(candidates, key=lambda precision: TOLERANCE[precision], default="f32")
 
 
 def _compare_one(
@@ -364,15 +361,15 @@ def _compare_one(
     if output.shape != expected.shape:
         detail = f"in shape, {list(output.shape)} instead of {list(expected.shape)}"
         all_of_it = {"relative_error": 1.0, "cosine": 0.0, "argmax_agreement": 0.0}
-        found = replace(unknown, verdict="different", detail=detail, **all_of_it)
+        agreement = replace(unknown, verdict="different", detail=detail, **all_of_it)
     elif is_exact(expected):
-        found = _compare_exactly(unknown, output, expected, is_rounded)
+        agreement = _compare_exactly(unknown, output, expected, is_rounded)
     else:
-        found = _compare_numbers(unknown, output, expected)
-    if found.is_wrong and random:
+        agreement = _compare_numbers(unknown, output, expected)
+    if agreement.is_wrong and random:
         detail = f"it depends on {names_at_hand(random, 4)}, random by itself"
         return replace(unknown, detail=detail)
-    return found
+    return agreement
 
 
 def _compare_exactly(
@@ -445,9 +442,9 @@ def reference_device(bound: BoundModel) -> str:
     """Return the real device for f32 references, preferably CPU; DeviceError if there is none."""
     emulated = emulated_devices(bound.core)
     real = [device for device in device_names(bound.core) if device not in emulated]
-    wanted = set(Affinity.on_one(bound.graph, real[0]).ops) if real else set()
+    ops = set(Affinity.on_one(bound.graph, real[0]).ops) if real else set()
     for device in sorted(real, key=lambda name: name != "CPU"):
-        if wanted <= supported_ops(bound, device):
+        if ops <= supported_ops(bound, device):
             return device
     raise DeviceError(
         f"No single device here ({', '.join(real)}) supports the whole model, so there is no "

@@ -87,11 +87,11 @@ class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
         leader_of = {op.name: graph.ops[graph.leader[op.index]].name for op in graph}
         # A constant that is an output has its device from that output.
         leaders = {leader_of.get(name, name): device for name, device in self.affinity.items()}
-        placed, anywhere = {**leaders, **self.affinity}, next(iter(self.affinity.values()))
+        device_of, anywhere = {**leaders, **self.affinity}, next(iter(self.affinity.values()))
         return Placement(
-            Affinity.from_graph(graph, lambda name: placed.get(name, anywhere)),
+            Affinity.from_graph(graph, lambda name: device_of.get(name, anywhere)),
             label=self.label,
-            device_properties={d: given for d, given in self._by_device().items() if given},
+            device_properties={d: p for d, p in self._by_device().items() if p},
             direct=not self.target.startswith("HETERO:"),
         )
 
@@ -100,10 +100,10 @@ class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
         inner: dict[str, dict[str, Any]] = self.properties.get("DEVICE_PROPERTIES", {})
         if self.target.startswith("HETERO:"):
             return inner
-        own = {key: value for key, value in self.properties.items() if key != "DEVICE_PROPERTIES"}
+        outer = {k: v for k, v in self.properties.items() if k != "DEVICE_PROPERTIES"}
         behind = {internal: device for device, (_, internal) in self.emulated.items()}
-        devices = {behind.get(device, device): given for device, given in inner.items()}
-        return {self.target.partition(":")[0]: own, **devices}
+        devices = {behind.get(device, device): properties for device, properties in inner.items()}
+        return {self.target.partition(":")[0]: outer, **devices}
 
 
 def save(
@@ -164,10 +164,10 @@ def save(
     files = [target.with_suffix(".bin"), target.with_name(LOADER), target]
     for path in files:
         check_writable(path)
-    placed = resolve(bind(model, core), placement)
-    checked_partition(placed)
+    bound_placement = resolve(bind(model, core), placement)
+    checked_partition(bound_placement)
     with scratch_directory(target.parent, ".hetero_lab-") as draft:
-        write_placed(draft / target.name, placed)
+        write_placed(draft / target.name, bound_placement)
         (draft / LOADER).write_text(standalone(place_ops), encoding="utf-8")
         for path in files:
             move(draft / path.name, path)
@@ -216,9 +216,9 @@ def read_placement(file: str | os.PathLike[str]) -> Placement:
         )
     graph = prepare(_model_file(file)).graph  # refuses a file that is no model
     stored = read_stored(file)
-    placed, weights = stored.affinity, graph.constant_side
-    lacks = [name for name in placed if name not in graph.index_of]
-    new = [op.name for op in graph if op.name not in placed and op.index not in weights]
+    affinity, weights = stored.affinity, graph.constant_side
+    lacks = [name for name in affinity if name not in graph.index_of]
+    new = [op.name for op in graph if op.name not in affinity and op.index not in weights]
     if lacks or new:
         raise AffinityError(
             f"{shorten(os.fspath(file))} was changed after its ops were placed. Missing ops: "
@@ -249,36 +249,37 @@ def _model_file(file: str | os.PathLike[str]) -> Path:
     return Path(file) / MODEL_FILE if os.path.isdir(file) else Path(file)
 
 
-def write_placed(file: Path, placed: BoundPlacement) -> StoredPlacement:
+def write_placed(file: Path, placement: BoundPlacement) -> StoredPlacement:
     """Write a model with its placement, without a compile."""
-    model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
-    stored = note_placement(model, placed)
+    model, _ = labelled_clone(placement, predict(placement.graph, placement.affinity))
+    stored = note_placement(model, placement)
     save_ir(model, file)
     return stored
 
 
-def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
+def note_placement(model: ov.Model, bound_placement: BoundPlacement) -> StoredPlacement:
     """Note the placement in a labelled model, whose labels are not saved."""
-    bound, specs = placed.bound, emulated_devices(placed.core)
+    bound, specs = bound_placement.bound, emulated_devices(bound_placement.core)
     # A file has labels in any case, beside which HETERO's own ratios have no effect.
-    compile_on, properties = BoundPlacement(bound, placed.placement.labelled()).compile_call
+    labelled = BoundPlacement(bound, bound_placement.placement.labelled())
+    compile_on, properties = labelled.compile_call
     types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
     try:
         check_properties(properties)
     except ValueError as error:
         raise PropertyError(
-            f"{shorten(placed.label)} cannot be stored, since {error}: it could name a path. Take "
-            "it out of the placement, and give it to OpenVINO where the model is compiled."
+            f"{shorten(labelled.label)} cannot be stored, since {error}: it could name a path. "
+            "Take it out of the placement, and give it to OpenVINO where the model is compiled."
         ) from error
     stored = StoredPlacement(
-        label=placed.label,
+        label=bound_placement.label,
         openvino_version=runtime_version(),
         model_fingerprint=bound.fingerprint,
         target=compile_on,
         properties=properties,
         inputs=[input_name(port) for port in bound.model.inputs],
         outputs=list(bound.output_names),
-        emulated={d: plugin_of(specs[d]) for d in placed.devices if d in specs},
+        emulated={d: plugin_of(specs[d]) for d in bound_placement.devices if d in specs},
         affinity={n: d for n, d in labels_of(model).items() if types[n] != CONSTANT},
         generation=_generation(bound.model),
     )
@@ -291,11 +292,11 @@ def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
 def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
     if not is_language_model(model):
         return msgspec.UNSET
-    known = language_model(model)
+    language = language_model(model)
     return FrozenGeneration(
-        inputs=[(n, t.name) for n, t in zip(known.inputs, known.types, strict=True)],
-        logits=known.logits,
-        context_tokens=known.context_tokens,
+        inputs=[(n, t.name) for n, t in zip(language.inputs, language.types, strict=True)],
+        logits=language.logits,
+        context_tokens=language.context_tokens,
     )
 
 

@@ -58,18 +58,18 @@ def checked_input(name: str, shape: Any, kind: ov.Type, value: Any, error: Any) 
         raise error(f"Input {name!r:.120} is not an array: {cause}.") from cause
     sizes = list(array.shape)
     if array.shape != shape and not ov.PartialShape(shape).compatible(ov.PartialShape(sizes)):
-        known = list(shape) if isinstance(shape, tuple) else shape
+        expected = list(shape) if isinstance(shape, tuple) else shape
         raise error(
-            f"Input {name!r:.120} has the shape {known}, the given array {sizes}. "
+            f"Input {name!r:.120} has the shape {expected}, the given array {sizes}. "
             "Another static shape: hetero_lab.load(source, shapes=…)."
         )
     if array.dtype != dtype and not array.dtype.kind == dtype.kind == "U":
-        wanted = dtype if is_plain(kind) else kind.get_type_name()
+        type_name = dtype if is_plain(kind) else kind.get_type_name()
         way_out = f"Convert it: array.astype('{dtype.name}')."
         if scalar := ml_dtypes_name(kind):
             way_out = f"Give an array of ml_dtypes.{scalar}, or its bits: array.view('{dtype}')."
         raise error(
-            f"Input {name!r:.120} has the element type {wanted}, the given array {array.dtype}. "
+            f"Input {name!r:.120} has the element type {type_name}, the given array {array.dtype}. "
             f"{way_out}"
         )
     return np.asarray(array, order="C")

@@ -14,7 +14,7 @@ from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.results.sweep_result import Sweep
-from hetero_lab.results.sweep_tables import could_be_seen, distinct
+from hetero_lab.results.sweep_tables import distinct, resolution_note
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     BESIDE,
@@ -373,7 +373,7 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
         **BESIDE,
     )
     marks = ["filled: may be the fastest"] * (not all(may_be_best))
-    marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
+    marks += [resolution_note(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
     return finish(
         figure,

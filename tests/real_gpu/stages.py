@@ -31,7 +31,7 @@ import hetero_lab as hl
 from hetero_lab.costs.design import lone_cuts
 from hetero_lab.devices.core import bind
 from hetero_lab.model.opgraph import OpGraph, work_of
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 from tests.real_gpu.mixed_networks import MIXED
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import F32, append_json, error_of, in_turns, medians, options
@@ -75,7 +75,7 @@ def one_network(name: str, given: argparse.Namespace, scratch: Path) -> dict[str
         every = every[:2]
     elif given.cpu:
         every += placements(bound.graph, bound.model, given.device, given.cpu, ", other CPU")
-    inputs = given_or_generated(bound, None)
+    inputs = input_arrays(bound, None)
     calls, failed = {}, {}
     for placement in every:
         try:

@@ -23,7 +23,7 @@ from raw_openvino import (
 import hetero_lab as hl
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import CompileError, PropertyError, SampleError
-from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.inputs import input_arrays
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 N_RANDOM, PER_TEST = 100, 10
@@ -78,7 +78,7 @@ def test_what_it_does_not_support_goes_to_cpu(gpu):
 def test_random_placements_of_random_models(gpu, first, tmp_path, report_fault):
     for seed in range(first, first + PER_TEST):
         bound = bind(random_model(seed, n_ops=10))
-        arrays = given_or_generated(bound, None, seed)
+        arrays = input_arrays(bound, None, seed)
         affinity = random_affinity(bound.graph, [gpu, "CPU"], seed)
         placement = hl.Placement(affinity, f"random{seed}", f32(gpu, "CPU"))
         with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def test_samples_whole_and_in_halves(gpu, name, tmp_path, report_fault):
         pytest.skip(str(error))
     if len(hl.support(bound.model, [gpu]).query(f"not `{gpu}`")):
         pytest.skip(f"{gpu} does not support all of it")
-    arrays = given_or_generated(bound, None)
+    arrays = input_arrays(bound, None)
     whole = hl.Affinity.on_one(bound.graph, gpu)
     for label_, affinity in {
         "whole": whole,
@@ -114,7 +114,7 @@ def test_samples_whole_and_in_halves(gpu, name, tmp_path, report_fault):
 def test_random_models_in_parallel(gpu, requests, tmp_path):
     for seed in range(20):
         bound = bind(random_model(seed, n_ops=8))
-        arrays = given_or_generated(bound, None, seed)
+        arrays = input_arrays(bound, None, seed)
         affinity = random_affinity(bound.graph, [gpu, "CPU"], seed)
         placement = hl.Placement(affinity, f"p{seed}", f32(*affinity.devices))
         with warnings.catch_warnings():
@@ -190,7 +190,7 @@ def test_two_gpus_share_a_model(digits, tmp_path, report_fault):
         pytest.skip("there are not two GPUs")
     first, second = listed[:2]
     bound = bind(digits)
-    arrays = given_or_generated(bound, None)
+    arrays = input_arrays(bound, None)
     for label_, affinity in {
         "gpus": halves(bound, first, second),
         "gpus_and_cpu": halves(bound, first, second).fix(patterns={"^head_": "CPU"}),

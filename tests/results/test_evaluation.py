@@ -12,10 +12,10 @@ from hetero_lab.intervals import paired_drop, wilson_interval
 from hetero_lab.results.evaluation import (
     Answer,
     Evaluation,
-    completed,
+    answer_fields,
     evaluation_from,
+    evaluations_of,
     nan_notes,
-    recorded_answers,
     summary_columns,
 )
 from hetero_lab.results.records import Accuracy
@@ -89,7 +89,7 @@ def test_the_text():
 
 
 def record(found: Evaluation, **changes) -> Accuracy:
-    fields = recorded_answers(found.answers)
+    fields = answer_fields(found.answers)
     return Accuracy(entry="a", metric=found.metric, output=0, n=len(found), **{**fields, **changes})
 
 
@@ -110,7 +110,7 @@ def test_the_last_evaluation_counts_and_a_failed_one_is_told():
     last = record(replace(FOUND, answers=(FINE,)))
     assert evaluation_from([], "x") == (None, "")
     assert evaluation_from([failed], "x") == (None, "no data")
-    assert completed([first, failed, last]) == [first, last]
+    assert evaluations_of([first, failed, last]) == [first, last]
     found, problem = evaluation_from([first, failed], "x")
     assert found is not None
     assert (len(found), problem) == (10, "no data")

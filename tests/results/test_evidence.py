@@ -8,7 +8,7 @@ import pytest
 from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, Ratio
-from hetero_lab.results.evidence import decide, finding, judged, reason
+from hetero_lab.results.evidence import decide, finding, judge_candidates, reason
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED
 
 LATE = {BUDGET_ENDED: "Turns of 1 placement are missing, which need about 9 s.", INTERRUPTED: ""}
@@ -114,14 +114,15 @@ def test_the_measured_noise_decides():
 def test_the_simplest_stays_until_another_is_shown_to_be_faster():
     def best(ratio):
         us = {"simple": 1.0, "fast": ratio.middle}
-        return judged(us, lambda a, _: ratio if a == "fast" else None)
+        return judge_candidates(us, lambda a, _: ratio if a == "fast" else None)
 
     assert best(Ratio(0.8, 0.6, 1.1, 0.2)) == {"simple": "best", "fast": "undecided"}
     assert best(Ratio(0.8, 0.7, 0.9, 1e-4))["fast"] == "best"
     # The fastest scatters too much to show anything, but another one is shown to be faster.
     ratios = {"wide": Ratio(0.8, 0.5, 1.3, 0.3), "sure": Ratio(0.9, 0.88, 0.92, 1e-9)}
     us = {"simple": 1.0, "sure": 0.9, "wide": 0.8}
-    assert judged(us, lambda a, b: ratios.get(a) if b == "simple" else None)["sure"] == "best"
+    findings = judge_candidates(us, lambda a, b: ratios.get(a) if b == "simple" else None)
+    assert findings["sure"] == "best"
 
 
 RATIOS = {
@@ -149,6 +150,6 @@ def test_of_what_is_about_as_fast_the_simplest_is_best():
     def ratio(key, best):
         return RATIOS[word.get(key, "as fast")]
 
-    assert judged(us, ratio) == {"a": "best", **word}
-    assert judged(us, ratio, preferred=["d"])["b"] == "best"
-    assert judged({}, ratio) == {}
+    assert judge_candidates(us, ratio) == {"a": "best", **word}
+    assert judge_candidates(us, ratio, preferred=["d"])["b"] == "best"
+    assert judge_candidates({}, ratio) == {}

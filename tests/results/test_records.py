@@ -34,9 +34,9 @@ def test_turns_of_a_host_are_paired_by_group_and_round():
     ledger = Ledger(RECORDS)
     assert ledger.next_group == 6
     assert ledger.levels_us("a") == {(0, 0): 50.0, (0, 2): 52.0, (1, 0): 60.0}
-    assert ledger.paired("a", "r") == ([50.0, 60.0], [100.0, 120.0])
+    assert ledger.pairs("a", "r") == ([50.0, 60.0], [100.0, 120.0])
     assert ledger.levels_us("a", "far") == {(5, 0): 99.0}
-    assert ledger.paired("a", "r", "far") == ([], [])
+    assert ledger.pairs("a", "r", "far") == ([], [])
     assert Ledger().next_group == 0
 
 
@@ -78,9 +78,9 @@ def trial_of(core):
 
 def test_a_trial_is_placed_in_the_order_of_its_ops(trial_of):
     bound, ops, devices, make = trial_of
-    here = make(devices).placed(bound)
+    here = make(devices).resolve(bound)
     assert {op for op in ops if here.affinity[op] == "ACC"} == {"softmax"}
-    there = make(devices[::-1]).placed(bound, ops[::-1])  # a worker may have another order
+    there = make(devices[::-1]).resolve(bound, ops[::-1])  # a worker may have another order
     assert there.affinity == here.affinity
     assert there.label == "mine"
 
@@ -89,7 +89,7 @@ def test_a_trial_is_placed_in_the_order_of_its_ops(trial_of):
 def test_a_trial_of_another_model_is_not_placed(trial_of, n):
     bound, _, devices, make = trial_of
     with pytest.raises(ValueError, match="argument 2"):
-        make(devices[:n] if n < 0 else [*devices, "CPU"]).placed(bound)
+        make(devices[:n] if n < 0 else [*devices, "CPU"]).resolve(bound)
 
 
 def test_of_trials_that_share_a_key_the_first_is_measured(trial_of):

@@ -12,7 +12,7 @@ from widgets.hand_sweeps import ALONE, SLOW, SPLIT, failed_row, measured_row, sm
 import hetero_lab as hl
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, Series
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED
-from hetero_lab.results.sweep_tables import could_be_seen, shown, text, verdict
+from hetero_lab.results.sweep_tables import ranking_and_failures, resolution_note, text, verdict
 
 
 def by_label(sweep: hl.types.Sweep):
@@ -97,8 +97,8 @@ def test_rows_of_several_hosts_are_told_apart():
     both = replace(small_sweep(), rows=(first, elsewhere, *others))
     assert both.hosts == ("host", "laptop")
     assert verdict(both.tables) == ""  # each host has a fastest of its own
-    assert next(iter(shown(both.tables)[""].columns)) == "host"
-    assert "host" not in shown(small_sweep().tables)[""]
+    assert next(iter(ranking_and_failures(both.tables)[""].columns)) == "host"
+    assert "host" not in ranking_and_failures(small_sweep().tables)[""]
     failed = replace(failed_row("gone"), host="desk")
     said = replace(both, rows=(*both.rows, failed)).report()
     assert "gone @ desk: compile failed: no kernel" in said
@@ -125,9 +125,9 @@ def test_a_short_text_counts_what_it_leaves_out():
 
 def test_what_could_be_seen():
     sweep = small_sweep()
-    assert f"could have shown is {sweep.smallest_difference:.1%}" in could_be_seen(sweep.ranked)
+    assert f"could have shown is {sweep.smallest_difference:.1%}" in resolution_note(sweep.ranked)
     nothing = sweep.ranked._replace(smallest_difference=float("inf"))
-    assert "Too few turns" in could_be_seen(nothing)
+    assert "Too few turns" in resolution_note(nothing)
 
 
 def test_tables_of_all_profiles_name_row_and_host():
@@ -142,13 +142,13 @@ def test_tables_of_all_profiles_name_row_and_host():
     assert list(none.tables["samples"].columns) == ["label", "host", "turn", "index", "latency_us"]
     assert len(none.tables["samples"]) == len(none.ranking) == 0
     assert none.summary["median_us"].dtype == float
-    assert shown(none.tables)[""].equals(none.summary)
+    assert ranking_and_failures(none.tables)[""].equals(none.summary)
 
 
 def test_the_failures_are_a_table_of_their_own():
-    failures = shown(small_sweep(failed=2).tables)["Failures"]
+    failures = ranking_and_failures(small_sweep(failed=2).tables)["Failures"]
     assert list(failures["label"]) == ["broken 0", "broken 1"]
-    assert list(shown(small_sweep(failed=0).tables)) == [""]
+    assert list(ranking_and_failures(small_sweep(failed=0).tables)) == [""]
 
 
 @pytest.mark.parametrize("how", [BUDGET_ENDED, INTERRUPTED, "crashed (signal 11)"])

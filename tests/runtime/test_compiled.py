@@ -39,7 +39,7 @@ from hetero_lab.runtime.compiled import (
     match_header,
     observe,
     parse_header,
-    reported,
+    property_values,
 )
 from hetero_lab.runtime.executors import CompiledSession, check_placed, settle
 from hetero_lab.runtime.inputs import generate_inputs
@@ -114,11 +114,11 @@ def test_threads_that_a_split_ignores_are_said(core):
 def test_a_property_is_reported_by_the_model_or_each_device(core):
     model = chain("a", "b")
     parts = hl.compile(model, in_f32(on_acc(model, core, "a")), core=core).compiled_model
-    hints = reported(parts, "INFERENCE_PRECISION_HINT")
+    hints = property_values(parts, "INFERENCE_PRECISION_HINT")
     assert hints == {"ACC": ov.Type.f32, "CPU": ov.Type.f32}
     whole = hl.compile(model, "CPU", core=core).compiled_model
-    assert reported(whole, "NUM_STREAMS") == {"": whole.get_property("NUM_STREAMS")}
-    assert reported(whole, "NO_SUCH_PROPERTY") == {}
+    assert property_values(whole, "NUM_STREAMS") == {"": whole.get_property("NUM_STREAMS")}
+    assert property_values(whole, "NO_SUCH_PROPERTY") == {}
 
 
 @pytest.mark.parametrize(

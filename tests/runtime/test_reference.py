@@ -234,7 +234,7 @@ def test_what_reads_quantised_values_or_weights_is_computed_in_8_bits():
 
 
 def test_the_references_used_last_are_kept_up_to_a_size(monkeypatch):
-    monkeypatch.setattr(reference, "_kept", OrderedDict())
+    monkeypatch.setattr(reference, "_outputs", OrderedDict())
     monkeypatch.setattr(reference, "_MOST_BYTES", 100)
     made: list[str] = []
 

@@ -527,7 +527,7 @@ def _heading(state: ExplorerState) -> str:
     ]
     notes = [
         *(f"{name} is emulated on {base}." for name, base in state.emulated.items()),
-        *(sweep_tables.could_be_seen(run.ranked) for run in runs if run.ranked.rows),
+        *(sweep_tables.resolution_note(run.ranked) for run in runs if run.ranked.rows),
         *(labelled(name, note) for name, run in state.runs.items() for note in run.notes),
     ]
     items = "".join(f"<li>{html.escape(note)}</li>" for note in [more, *notes] if note)

@@ -117,7 +117,7 @@ class Decider:
 
     @property
     def _n_turns(self) -> int:
-        return len(self._ledger.paired(self._keys[-1], self._keys[0])[0])
+        return len(self._ledger.pairs(self._keys[-1], self._keys[0])[0])
 
     def _compare(self) -> tuple[str, str]:
         first, last = self._keys[0], self._keys[-1]
