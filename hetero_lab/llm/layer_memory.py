@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from hetero_lab.costs.cost_model import CostModel, MeasuredBytes
-from hetero_lab.costs.design import placed
+from hetero_lab.costs.design import affinity_of
 from hetero_lab.devices.core import BoundModel, bases_of, bind
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.measure.requests import MeasureMemory
@@ -120,7 +120,7 @@ def _measured(
             parts = [first if block < end or end == n else rest for block in blocks]
             each = zip(costs.units, parts, strict=True)
             bar.step(f"memory of {first} on {device}")
-            part_of = placed(costs.graph, {op: part for unit, part in each for op in unit.ops})
+            part_of = affinity_of(costs.graph, {op: part for unit, part in each for op in unit.ops})
             for part, n_bytes in _asked(session, costs, device, dict(part_of)).items():
                 units = tuple(unit for unit, own in enumerate(parts) if own == part)
                 taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))

@@ -94,18 +94,19 @@ def explain(
     measurement, measured_notes = None, []
     names = [_label(first), _label(second)]
     if profiles is not None:
-        given = _pair(profiles, first, second)
-        names = [measured.configuration for measured in given]
-        pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
-        measurement, measured_notes = _measured(*pair, costs)
-    used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
+        sides = _pair(profiles, first, second)
+        names = [side.configuration for side in sides]
+        a = _checked_timing("before", first, sides[0])
+        b = _checked_timing("after", second, sides[1])
+        measurement, measured_notes = _measurement(a, b, costs)
+    devices = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
         (names[0], first.affinity, partition_of(first)),
         (names[1], second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
-        emulated=bases_of(used, bound.core),
+        emulated=bases_of(devices, bound.core),
         notes=(*_notes(first, second, costs), *measured_notes),
     )
 
@@ -116,14 +117,14 @@ def explain_rows(before: Row, after: Row) -> Difference:
     No device is needed: the partitions are those that were observed. ArgumentError, if a row was
     not measured, or they are of different models.
     """
-    pair = (_taken(before, shorten(before.label)), _taken(after, shorten(after.label)))
-    a, b = (taken.profile for taken in pair)
+    pair = (_timing(before, shorten(before.label)), _timing(after, shorten(after.label)))
+    a, b = (side.profile for side in pair)
     if a.model_fingerprint != b.model_fingerprint:
         raise ArgumentError(
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    measurement, notes = _measured(*pair, None)
+    measurement, notes = _measurement(*pair, None)
     has_latency = before.requests == after.requests == 1
     if not has_latency:
         notes.append("A row with several requests in flight has no latency to compare.")
@@ -148,7 +149,7 @@ def _pair(
     if isinstance(profiles, Sweep):
         return _row_of("before", profiles, before), _row_of("after", profiles, after)
     pair = tuple(profiles) if isinstance(profiles, Sequence) else ()
-    if len(pair) == 2 and all(isinstance(given, Profile | Row) for given in pair):
+    if len(pair) == 2 and all(isinstance(side, Profile | Row) for side in pair):
         return pair[0], pair[1]
     raise ArgumentError(
         "profiles= is (profile_before, profile_after), two rows of a Sweep, or a Sweep with both "
@@ -158,22 +159,22 @@ def _pair(
 
 def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     """Return the measured row of a placement; one of its label if there are several."""
-    found = [
+    rows = [
         row
         for row in sweep.rows
         if row.profile is not None
         and row.requests == 1
         and row.profile.affinity == placement.affinity
     ]
-    if not found:
+    if not rows:
         raise ArgumentError(
             f"The sweep has no measured row with the affinity of {name} "
             f"({shorten(_label(placement))}). Sweep both placements, or give two profiles."
         )
-    return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
+    return min(rows, key=lambda row: (row.label != placement.label, row.executor != HETERO))
 
 
-class _Taken(NamedTuple):
+class _Timing(NamedTuple):
     """A measurement of one placement: the latency of a row is on the scale of its sweep."""
 
     profile: Profile
@@ -181,23 +182,23 @@ class _Taken(NamedTuple):
     series: Series | None = None
 
 
-def _taken(given: Measured, name: str) -> _Taken:
-    if isinstance(given, Profile):
-        return _Taken(given, given.latency.estimate)
-    if given.profile is None or given.latency is None:
-        raise ArgumentError(f"{name} was not measured: {given.status}.")
-    return _Taken(given.profile, given.latency, given.series)
+def _timing(source: Measured, name: str) -> _Timing:
+    if isinstance(source, Profile):
+        return _Timing(source, source.latency.estimate)
+    if source.profile is None or source.latency is None:
+        raise ArgumentError(f"{name} was not measured: {source.status}.")
+    return _Timing(source.profile, source.latency, source.series)
 
 
-def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
+def _checked_timing(name: str, placement: BoundPlacement, source: Measured) -> _Timing:
     """Return a measurement; ArgumentError if it is not of its placement, or not of a latency."""
-    taken = _taken(given, f"The row of {name}")
-    if isinstance(given, Row) and given.requests != 1:
+    timing = _timing(source, f"The row of {name}")
+    if isinstance(source, Row) and source.requests != 1:
         raise ArgumentError(
-            f"The row of {name} has {given.requests} requests in flight, so its times "
+            f"The row of {name} has {source.requests} requests in flight, so its times "
             "are not latencies. Give a row with one request."
         )
-    profile = taken.profile
+    profile = timing.profile
     if profile.model_fingerprint != placement.bound.fingerprint:
         raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
     if profile.affinity != placement.affinity:
@@ -205,10 +206,10 @@ def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
             f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
             f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
         )
-    return taken
+    return timing
 
 
-def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measurement, list[str]]:
+def _measurement(a: _Timing, b: _Timing, costs: CostModel | None) -> tuple[Measurement, list[str]]:
     """Return the measured difference and its caveats; paired if both were measured in turn."""
     notes: list[str] = []
     before, after = a.latency, b.latency
@@ -240,21 +241,21 @@ def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measuremen
         difference_us=after.us - before.us,
         low_us=after.us * ratio.low / ratio.middle - before.us,
         high_us=after.us * ratio.high / ratio.middle - before.us,
-        **_counted(a.profile, b.profile),
+        **_op_times(a.profile, b.profile),
     )
     return measurement, notes
 
 
-def _counted(before: Profile, after: Profile) -> dict[str, float]:
+def _op_times(before: Profile, after: Profile) -> dict[str, float]:
     """Return the counters of ops, if every device of both placements has some."""
-    found = {}
+    times = {}
     for name, profile in (("ops_before_us", before), ("ops_after_us", after)):
         # What takes less than a microsecond counts as not run.
-        counted = {c.device for c in profile.counters}
-        if not {s.device for s in profile.partition.subgraphs} <= counted:
+        devices = {c.device for c in profile.counters}
+        if not {s.device for s in profile.partition.subgraphs} <= devices:
             return {}
-        found[name] = total_us(profile.counters, "op", "other")
-    return found
+        times[name] = total_us(profile.counters, "op", "other")
+    return times
 
 
 def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | None) -> Iterator[str]:
@@ -266,8 +267,8 @@ def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | Non
         return
     for name, placement in (("before", before), ("after", after)):
         for device in placement.affinity.devices:
-            own = _properties(placement, device)
-            if own and own != storable(costs.device_properties.get(device, {})):
+            properties = _properties(placement, device)
+            if properties and properties != storable(costs.device_properties.get(device, {})):
                 yield f"The costs hold for other properties of {device} than {name} sets."
 
 
@@ -303,11 +304,11 @@ class Comparison(Result):
         """One row per label."""
         first, second = (
             {
-                made.name_of(row): (row, row.latency, row.profile)
-                for row in made.rows
+                sweep.name_of(row): (row, row.latency, row.profile)
+                for row in sweep.rows
                 if row.latency is not None and row.profile is not None
             }
-            for made in (self.before, self.after)
+            for sweep in (self.before, self.after)
         )
         before, after = (
             {label: profile.affinity.keys() for label, (_, _, profile) in rows.items()}
