@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
-from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
+from hetero_lab.accuracy.recover import check_recovery, evaluation_of, recover_bound
 from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
     candidates_for,
@@ -368,7 +368,7 @@ class _Advising:
             exact = Reference(self.bound)
             pair = fast_and_accurate(
                 [c.placement for c in measured],
-                lambda p: evaluated(p, sample, exact).paired.drop <= self.question.max_drop,
+                lambda p: evaluation_of(p, sample, exact).paired.drop <= self.question.max_drop,
             )
             return pair and self._mixture(*pair, data, search.within(max(1.0, search.watch.left_s)))
         return None
