@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.arguments import HETERO
 from hetero_lab.costs.cost_model import CostModel
@@ -14,7 +14,6 @@ from hetero_lab.devices.core import bases_of, bind, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import (
     Estimate,
-    Series,
     holm,
     largest_noise,
     series_ratio,
@@ -96,9 +95,8 @@ def explain(
     if profiles is not None:
         sides = _pair(profiles, first, second)
         names = [side.configuration for side in sides]
-        a = _checked_timing("before", first, sides[0])
-        b = _checked_timing("after", second, sides[1])
-        measurement, measured_notes = _measurement(a, b, costs)
+        pair = (_match("before", first, sides[0]), _match("after", second, sides[1]))
+        measurement, measured_notes = _measurement(sides, pair, costs)
     devices = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
@@ -117,14 +115,13 @@ def explain_rows(before: Row, after: Row) -> Difference:
     No device is needed: the partitions are those that were observed. ArgumentError, if a row was
     not measured, or they are of different models.
     """
-    pair = (_timing(before, shorten(before.label)), _timing(after, shorten(after.label)))
-    a, b = (side.profile for side in pair)
+    a, b = (_profile(row, shorten(row.label)) for row in (before, after))
     if a.model_fingerprint != b.model_fingerprint:
         raise ArgumentError(
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    measurement, notes = _measurement(*pair, None)
+    measurement, notes = _measurement((before, after), (a, b), None)
     has_latency = before.requests == after.requests == 1
     if not has_latency:
         notes.append("A row with several requests in flight has no latency to compare.")
@@ -174,31 +171,30 @@ def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     return min(rows, key=lambda row: (row.label != placement.label, row.executor != HETERO))
 
 
-class _Timing(NamedTuple):
-    """A measurement of one placement: the latency of a row is on the scale of its sweep."""
-
-    profile: Profile
-    latency: Estimate
-    series: Series | None = None
-
-
-def _timing(source: Measured, name: str) -> _Timing:
+def _profile(source: Measured, name: str) -> Profile:
+    """Return the profile of a measurement; ArgumentError if there is none."""
     if isinstance(source, Profile):
-        return _Timing(source, source.latency.estimate)
+        return source
     if source.profile is None or source.latency is None:
         raise ArgumentError(f"{name} was not measured: {source.status}.")
-    return _Timing(source.profile, source.latency, source.series)
+    return source.profile
 
 
-def _checked_timing(name: str, placement: BoundPlacement, source: Measured) -> _Timing:
-    """Return a measurement; ArgumentError if it is not of its placement, or not of a latency."""
-    timing = _timing(source, f"The row of {name}")
+def _latency(source: Measured) -> Estimate:
+    """Return the latency of what was measured; that of a row is on the scale of its sweep."""
+    latency = source.latency.estimate if isinstance(source, Profile) else source.latency
+    assert latency is not None
+    return latency
+
+
+def _match(name: str, placement: BoundPlacement, source: Measured) -> Profile:
+    """Return a profile; ArgumentError if it is not of its placement, or not of a latency."""
+    profile = _profile(source, f"The row of {name}")
     if isinstance(source, Row) and source.requests != 1:
         raise ArgumentError(
             f"The row of {name} has {source.requests} requests in flight, so its times "
             "are not latencies. Give a row with one request."
         )
-    profile = timing.profile
     if profile.model_fingerprint != placement.bound.fingerprint:
         raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
     if profile.affinity != placement.affinity:
@@ -206,14 +202,16 @@ def _checked_timing(name: str, placement: BoundPlacement, source: Measured) -> _
             f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
             f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
         )
-    return timing
+    return profile
 
 
-def _measurement(a: _Timing, b: _Timing, costs: CostModel | None) -> tuple[Measurement, list[str]]:
+def _measurement(
+    sides: tuple[Measured, Measured], profiles: tuple[Profile, Profile], costs: CostModel | None
+) -> tuple[Measurement, list[str]]:
     """Return the measured difference and its caveats; paired if both were measured in turn."""
     notes: list[str] = []
-    before, after = a.latency, b.latency
-    one, other = a.series, b.series
+    before, after = map(_latency, sides)
+    one, other = (None if isinstance(side, Profile) else side.series for side in sides)
     # One run measured both beside the same reference turns.
     if one and other and one.log_ratios and one.reference == other.reference:
         ratio = series_ratio(other, one)
@@ -222,11 +220,10 @@ def _measurement(a: _Timing, b: _Timing, costs: CostModel | None) -> tuple[Measu
             "The two were not measured in the same turns, so any drift of the machine between them "
             "also shows as a difference."
         )
-        profiles = a.profile, b.profile
         noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
         old, new = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
         ratio = unpaired_ratio(new, old, noise)
-    executors = (a.profile.executor, b.profile.executor)
+    executors = [profile.executor for profile in profiles]
     if executors[0] != executors[1]:
         notes.append(
             f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
@@ -241,7 +238,7 @@ def _measurement(a: _Timing, b: _Timing, costs: CostModel | None) -> tuple[Measu
         difference_us=after.us - before.us,
         low_us=after.us * ratio.low / ratio.middle - before.us,
         high_us=after.us * ratio.high / ratio.middle - before.us,
-        **_op_times(a.profile, b.profile),
+        **_op_times(*profiles),
     )
     return measurement, notes
 
