@@ -183,7 +183,8 @@ def classify(
     if n_values > n_channels:
         name = shorten(bound.graph.ops[bound.graph.parameters[0]].name)
         raise ArgumentError(
-            f"mean= or scale= has {n_values} values, but the input {name} has one channel: give one."
+            f"mean= or scale= has {n_values} values, but the input {name} has one channel: "
+            "give one."
         )
     pixels = read_picture(image, shape, how, element_type)
     bound_placement = resolve(bound, placement)
