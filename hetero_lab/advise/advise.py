@@ -565,8 +565,8 @@ class _Advising:
         """Return the time up to a share of the budget, or note how much a stage would need."""
         if (time_s := self._until_s(until)) >= least_s:
             return time_s
-        needed = f"{least_s / (until - since):.0f} s or more"
-        self.notes.append(f"The budget was too short to {what}: that takes {needed}.")
+        least = f"{least_s / (until - since):.0f} s or more"
+        self.notes.append(f"The budget was too short to {what}: that takes {least}.")
         return None
 
     def _until_s(self, share: float) -> float:

@@ -143,8 +143,8 @@ def over_all(
     one_at_a_time = {device: {"PERFORMANCE_HINT": "LATENCY"} for device in others}
     properties = {device: device_properties.get(device, {}) for device in devices}
     merged = merged_properties(one_at_a_time, properties)
-    numbered = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
-    return f"MULTI:{','.join(numbered)}", leave_cores(merged, core, n_left=requests)
+    parts = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
+    return f"MULTI:{','.join(parts)}", leave_cores(merged, core, n_left=requests)
 
 
 def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:

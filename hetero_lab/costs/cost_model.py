@@ -274,12 +274,12 @@ class CostModel(Framed):
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
         """Return a copy in which hand-overs between devices cost ``factor`` times as much."""
-        scaled = {
+        boundaries = {
             (source, target): BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
             for (source, target), cost in self.boundaries.items()
             if source != target
         }
-        return dataclasses.replace(self, boundaries={**self.boundaries, **scaled})
+        return dataclasses.replace(self, boundaries={**self.boundaries, **boundaries})
 
     @property
     def mape(self) -> float:
@@ -507,8 +507,8 @@ def _from_data(data: dict[str, Any]) -> CostModel:
                 fields[name] = msgspec.convert(data[name], kind)
             except msgspec.ValidationError as error:
                 raise ValueError(f"{name}: {error}") from error
-    priced = {(source, end): BoundaryCost(*cost) for source, end, *cost in fields["boundaries"]}
-    return CostModel(**{**fields, "boundaries": priced})
+    boundaries = {(source, end): BoundaryCost(*cost) for source, end, *cost in fields["boundaries"]}
+    return CostModel(**{**fields, "boundaries": boundaries})
 
 
 _TYPES = get_type_hints(CostModel)

@@ -361,8 +361,8 @@ def guess(target: Example, examples: Sequence[Example]) -> float:
         return US_PER_BYTE * target.n_bytes
     near = near[:_NEAREST]
     weights = np.exp(-np.array([distance for distance, _, _ in near]))
-    scaled = [us * min(target.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
-    return float(weights @ np.array(scaled) / weights.sum())
+    times_us = [us * min(target.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
+    return float(weights @ np.array(times_us) / weights.sum())
 
 
 def _distance(a: Example, b: Example) -> float:

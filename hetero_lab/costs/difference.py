@@ -167,8 +167,8 @@ class Difference(Displayed):
         """The ops that move: ``op, op_type, before, after``, with costs their times."""
         if self.predicted_ns is None:
             return self.moved
-        priced = self.predicted_ns
-        of_ops = priced[priced["kind"] == OPS].rename(columns={"name": "op"})
+        parts = self.predicted_ns
+        of_ops = parts[parts["kind"] == OPS].rename(columns={"name": "op"})
         times = _in_us(of_ops)[["op", *_TIMES]]
         return self.moved.merge(times, on="op", how="left")
 
@@ -226,10 +226,10 @@ class Difference(Displayed):
 
         PlanError without costs.
         """
-        summed = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
-        summed = summed.reindex(list(KINDS), fill_value=0)
-        summed.loc["total"] = summed.sum()
-        return _in_us(summed.rename_axis("kind").reset_index())
+        totals = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
+        totals = totals.reindex(list(KINDS), fill_value=0)
+        totals.loc["total"] = totals.sum()
+        return _in_us(totals.rename_axis("kind").reset_index())
 
     @property
     def parts(self) -> pd.DataFrame:
@@ -239,8 +239,8 @@ class Difference(Displayed):
         they are the devices that it leaves and enters, whichever placement has it. PlanError
         without costs.
         """
-        priced = self.priced_ns
-        differ = _in_us(priced[priced["before_ns"] != priced["after_ns"]])
+        parts = self.priced_ns
+        differ = _in_us(parts[parts["before_ns"] != parts["after_ns"]])
         return differ.sort_values(
             "difference_us", key=abs, ascending=False, kind="stable", ignore_index=True
         )
@@ -330,8 +330,8 @@ def _moved_sentence(difference: Difference) -> str:
 
 
 def _types(types: Iterable[str]) -> str:
-    counted = [f"{n} {op_type}" for op_type, n in Counter(types).most_common()]
-    return first_of(counted, _MOST_TYPES, "types")
+    counts = [f"{n} {op_type}" for op_type, n in Counter(types).most_common()]
+    return first_of(counts, _MOST_TYPES, "types")
 
 
 def _structure_sentence(before: Side, after: Side) -> str:

@@ -115,10 +115,10 @@ def _level_counters(observation: Observation, beside_us: float) -> Observation:
 
     Counters come from another compilation at another moment, as a mean with all disturbances.
     """
-    counted = sum(n.us for n in observation.nodes) + sum(c.us for c in observation.conversions)
-    if not counted:
+    counters_us = sum(n.us for n in observation.nodes) + sum(c.us for c in observation.conversions)
+    if not counters_us:
         return observation
-    factor = float(np.clip((observation.measured_us - beside_us) / counted, *_LEVELS))
+    factor = float(np.clip((observation.measured_us - beside_us) / counters_us, *_LEVELS))
     return replace(
         observation,
         nodes=tuple(replace(n, us=n.us * factor) for n in observation.nodes),

@@ -84,11 +84,11 @@ def steps(
     now_ns = clock.now_ns
     ids, past = prompt, 0
     for _ in range(new_tokens):
-        started = now_ns()
+        start_ns = now_ns()
         last = session.step(model.feed(ids, past))[:, -1]
         past += ids.shape[1]
         ids = last.argmax(-1).astype(np.int64)[:, None]
-        yield ids, (now_ns() - started) / 1e3, last
+        yield ids, (now_ns() - start_ns) / 1e3, last
 
 
 def given_or_random_prompt(
@@ -303,9 +303,9 @@ def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -
 
 
 def _tokenizer(model: Source) -> Tokenizer:
-    loaded = prepare(model).model
-    language_model(loaded)
-    directory = directory_of(loaded)
+    prepared = prepare(model).model
+    language_model(prepared)
+    directory = directory_of(prepared)
     if directory is None:
         raise ModelError(
             "The directory of this language model is unknown, and so is its tokenizer. Load it "

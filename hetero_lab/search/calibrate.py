@@ -402,7 +402,7 @@ class Calibration:
         return dataclasses.replace(costs, contention=contention)
 
     @property
-    def _reached(self) -> set[str]:
+    def _devices_reached(self) -> set[str]:
         """Devices that some observed placement uses."""
         return {device for o in self.observations for device in o.affinity.devices}
 
@@ -418,7 +418,7 @@ class Calibration:
         if interrupted:
             limit = "The time until Ctrl-C"
         for device, able in self.support.items():
-            if able and device not in self._reached:
+            if able and device not in self._devices_reached:
                 yield (
                     f"{limit} did not reach {device}: its ops are assumed to take as long "
                     "as on the other devices."
@@ -442,7 +442,7 @@ class Calibration:
         """Raise MeasurementError if all placements that use some device failed."""
         failed = self.observer.failed  # with other placements of a search
         for label, affinity in {"reference": self.observer.reference, **self.base}.items():
-            missing = [d for d in affinity.devices if d not in self._reached]
+            missing = [d for d in affinity.devices if d not in self._devices_reached]
             if label in failed and missing:
                 raise MeasurementError(
                     f"{names_at_hand(missing)} could not be measured: a placement on "
@@ -453,7 +453,7 @@ class Calibration:
     def _add_isolated(self) -> None:
         """Add the times of isolated units for devices that have no counters."""
         nodes = [node for o in self.observations for node in o.nodes]
-        without = self._reached.difference(node.device for node in nodes)
+        without = self._devices_reached.difference(node.device for node in nodes)
         extra = [
             node
             for device in self.support

@@ -313,7 +313,7 @@ class Comparison(Result):
         )
         common = [label for label in before if before[label] == after.get(label)]
         ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
-        adjusted = holm([p for *_, p in ratios]) if ratios else []
+        p_values = holm([p for *_, p in ratios]) if ratios else []
         rows = [
             {
                 "label": label,
@@ -328,7 +328,7 @@ class Comparison(Result):
                 "n_subgraphs_before": first[label][2].partition.n_subgraphs,
                 "n_subgraphs_after": second[label][2].partition.n_subgraphs,
             }
-            for label, ratio, p in zip(common, ratios, adjusted, strict=True)
+            for label, ratio, p in zip(common, ratios, p_values, strict=True)
         ]
         return frame_of(rows)
 

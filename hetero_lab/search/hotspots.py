@@ -222,12 +222,12 @@ def _profiles(measured: Profile | Sweep) -> tuple[Profile, list[Profile]]:
         every = [measured]
     else:
         every = [row.scaled_profile for row in measured.ranked.rows]
-    counted = [profile for profile in every if profile is not None and profile.counters]
-    if not counted:
+    profiles = [profile for profile in every if profile is not None and profile.counters]
+    if not profiles:
         why = "Measure with counters=True; some op must take at least 1 µs."
         raise MeasurementError(f"There are no times of single ops. {why}")
-    same = counted[0].model_fingerprint
-    return counted[0], [p for p in counted if p.model_fingerprint == same]
+    same = profiles[0].model_fingerprint
+    return profiles[0], [p for p in profiles if p.model_fingerprint == same]
 
 
 def _from_profile(profile: Profile, every: Sequence[Profile]) -> Hotspots:
@@ -294,11 +294,11 @@ def _with_gains(result: Hotspots, costs: CostModel) -> Hotspots:
         nodes = [costs.graph.index_of[op] for op in row.ops]
         # In whole nanoseconds, as the placement is predicted.
         ns = costs.objective.op_ns[nodes].sum(axis=0)
-        predicted = {d: int(ns[costs.devices.index(d)]) / 1000.0 for d in fits}
-        row = replace(row, predicted_us=predicted)
+        times_us = {d: int(ns[costs.devices.index(d)]) / 1000.0 for d in fits}
+        row = replace(row, predicted_us=times_us)
         for device in (d for d in fits if d != row.device and not watch.is_over):
-            moved = now.moved(dict.fromkeys(row.ops, device))
-            us, margin = now.predicted_us - moved.predicted_us, now.margin_us(moved)
+            move = now.moved(dict.fromkeys(row.ops, device))
+            us, margin = now.predicted_us - move.predicted_us, now.margin_us(move)
             if row.gain is None or us > row.gain.us:
                 row = replace(row, move_to=device, gain=Estimate(us, us - margin, us + margin))
         rows.append(row)

@@ -328,7 +328,7 @@ class _Optimization:
     memory_limit: MemoryLimit | None
     pin: Mapping[str, str] | None
     trials: list[Proposal] = field(default_factory=list)
-    planned: list[Observation] = field(default_factory=list)
+    plan_observations: list[Observation] = field(default_factory=list)
 
     def run(self) -> None:
         """Learn, then plan and measure until nothing improves or the time for it is over."""
@@ -374,7 +374,7 @@ class _Optimization:
             counters=calibration.prior is None,  # the fit reads them, the adjusting does not
         )
         observations = calibration.observations[n_known:]
-        self.planned += observations
+        self.plan_observations += observations
         self.trials += [
             Proposal(
                 number,
@@ -405,10 +405,10 @@ class _Optimization:
         """Fit the costs to the observations, and plan with them."""
         began_s = self._search.watch.elapsed_s
         self.costs = self.calibration.fit()
-        self.plan = self._planned(self.costs)
+        self.plan = self._plan_of(self.costs)
         self.planning_s = self._search.watch.elapsed_s - began_s
 
-    def _planned(self, costs: CostModel) -> Plan:
+    def _plan_of(self, costs: CostModel) -> Plan:
         return plan_graph(
             costs.graph,
             costs,
@@ -468,7 +468,7 @@ class _Optimization:
     def _proposals(self, most: int) -> list[Affinity]:
         """Return up to ``most`` placements that were not measured before."""
         plans = (
-            self._planned(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
+            self._plan_of(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
             for scale in _SCALES[:most]
         )
         previous = self.calibration.fitted_affinities
@@ -488,7 +488,8 @@ class _Optimization:
             label: replace(observer.placement(affinity, label), direct=label != GREEDY)
             for label, affinity in baselines.items()
         }
-        candidates = [s.affinity for s in sorted(self.planned, key=lambda o: o.measured_us)]
+        by_time = sorted(self.plan_observations, key=lambda o: o.measured_us)
+        candidates = [o.affinity for o in by_time]
         if not candidates:  # there was no time to learn from one
             candidates = [*self._simplified.values(), self.plan.affinity]
         if self.objective == THROUGHPUT:  # of which a latency measured with one request says little
@@ -517,7 +518,7 @@ class _Optimization:
                 raise KeyboardInterrupt
             first = sweep.rows[0]
             raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
-        allowed = [
+        eligible = [
             label
             for label in rows
             if label not in baselines or self._keeps_limits(baselines[label])
@@ -528,13 +529,13 @@ class _Optimization:
                 for label, row in rows.items()
                 if row.profile and not any(a.is_wrong for a in row.profile.agreement)
             }
-            allowed = [label for label in allowed if label in right]
-            if not allowed:
+            eligible = [label for label in eligible if label in right]
+            if not eligible:
                 raise MeasurementError(
                     "No placement that keeps to the limits was measured and has the tokens of one "
                     "device in f32. Give more budget_s=, or see hetero_lab.sweep(…, scenario=…)."
                 )
-        decision = decide(rows, [label for label in allowed if label in baselines], allowed)
+        decision = decide(rows, [label for label in eligible if label in baselines], eligible)
         placement = placements[decision.label]
         proof, best = {OPTIMIZED: rows[decision.label], **rows}, decision.label
         splits = [label for label in fastest_first(rows, rows) if label not in baselines]
@@ -565,7 +566,7 @@ class _Optimization:
 
     def _notes(self, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
         """Say which steps the budget or Ctrl-C left out."""
-        if not self.planned:
+        if not self.plan_observations:
             yield "The budget ended before a planned placement was measured and learnt from."
         missing = [label for label, row in rows.items() if row.was_left_out]
         if missing:
