@@ -170,10 +170,10 @@ def segmented_affinities(
     devices = list(support)
     most = max(1, min(most_switches, len(blocks) // 2))
     affinities: dict[Affinity, None] = {}
-    for attempt in range(4 * n):
+    for attempt in range(4 * n):  # some repeat a placement
         if len(affinities) == n:
             break
-        # A low-discrepancy walk (Kronecker) over log(switches) and over the share of a device.
+        # A low-discrepancy walk (Kronecker) over log(switches) and a share of 10 to 90 %.
         level, share = (attempt * _GOLDEN) % 1.0, (0.5 + attempt * _GOLDEN**2) % 1.0
         switches = max(1, round(most**level))
         affinity = _segments(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)

@@ -232,6 +232,7 @@ def _estimate(
     least = min(o.measured_us for o in observations)
     sizes = [n, n, n, n * n, n * n, 1, 1]
     hand_over_us, memory = _OWN_MEMORY if own_memory else _SHARED_MEMORY
+    # In the order of the coefficients; all but the weight are hardly known: their spread is wider.
     expected = [1.0, 0.3, 3.0, 1.5, US_PER_BYTE, 0.0, 5.0]
     spread = [_WEIGHT_SPREAD, 0.5, 6.0, hand_over_us, 2.0 * US_PER_BYTE]
     spread += [memory * least, 0.02 * least + 10.0]
@@ -292,6 +293,7 @@ def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
     measured = np.array([o.measured_us for o in observations])
     now = float(np.median(measured / table.sum(axis=1)))
     prior = np.full(n + 4, now)
+    # The work of devices follows the machine's speed; hand-overs may change by as much as they are.
     spread = now * np.array([0.2] * n + [0.5, 1.0, 0.5, 0.5])
     scale = _most_probable(table, observations, prior, spread)
     *work, subgraph, wire, constant, memory = scale.tolist()

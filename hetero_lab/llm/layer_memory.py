@@ -24,7 +24,7 @@ from hetero_lab.progress import Progress
 if TYPE_CHECKING:
     import openvino as ov
 
-_AT_MOST_S = 600.0  # of a process that compiles the parts and generates; then it hangs
+_AT_MOST_S = 600.0  # for one process to compile its parts and generate; a slower one hangs
 _VARIANT = "model"
 _FEW = 4  # a cut is behind a quarter of the layers, another one before the last quarter
 

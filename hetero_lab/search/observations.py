@@ -202,6 +202,7 @@ class Observer:
     def affordable(self, until_s: float) -> int:
         """Return how many more placements can be observed before the watch shows ``until_s``."""
         left_s = until_s - self.search.watch.elapsed_s
+        # A whole number also where the budget is infinite.
         return int(min(max(0.0, left_s / (_SAFETY * self.each_s)), 10_000))
 
     def observe(
@@ -283,6 +284,7 @@ class Observer:
         assert profile is not None
         ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
         middle = float(np.median(ratios))
+        # 1.48 times the median deviation is the standard deviation of normal noise.
         scatter = 1.48 * float(np.median(np.abs(ratios - middle))) / math.sqrt(len(ratios))
         generation, base = profile.generation, reference.profile and reference.profile.generation
         first_us = None
