@@ -23,7 +23,7 @@ from hetero_lab.result import Result
 from hetero_lab.results import profile_report
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.executors import Execution, open_runner, read_counted
+from hetero_lab.runtime.executors import open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import DTYPES, read_picture, sample_preprocessing, sides
 from hetero_lab.tables import frame_of
@@ -193,7 +193,7 @@ def classify(
     labels = _labels(sample_name) if sample_name in sample_names() else None
     rows: tuple[Counter, ...] = ()
     if counters:
-        rows = read_counted(open_runner(bound_placement, [pixels], Execution(), counters=True))
+        rows = read_counted(open_runner(bound_placement, [pixels], counters=True))
     return Classification(
         model=bound.graph.name,
         placement=bound_placement.label,
