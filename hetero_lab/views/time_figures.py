@@ -343,8 +343,8 @@ def timeline(profile: Profile) -> go.Figure:
         subtitle = "the request of median duration" + (f", and {others} in flight" if n else "")
         title, axis = f"{title}, measured", "time (µs)"
     n_ops = {s.index: len(s.ops) for s in profile.partition.subgraphs}
-    named = {"title": title, "subtitle": subtitle, "axis": axis}
-    return lanes(found, critical, n_ops, styles_of(profile), **named)
+    styles = styles_of(profile)
+    return lanes(found, critical, n_ops, styles, title=title, subtitle=subtitle, axis=axis)
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
