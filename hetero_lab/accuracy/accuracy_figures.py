@@ -33,7 +33,7 @@ from hetero_lab.views.theme import (
     time_text,
 )
 
-_LEAST_ERROR = 1e-6
+_LEAST_ERROR = 1e-6  # below it f32 itself is not exact
 
 
 def sensitivity(recovered: Recovered) -> go.Figure:
@@ -49,25 +49,30 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     errors = [whole]
     figure = ThemedFigure()
     for device, alone in ((fast, "only_fast"), (accurate, "only_accurate")):
-        every = ((tried, getattr(tried, alone)) for tried in recovered.tried)
-        drawn = {tried.index + 1: (tried, found) for tried, found in every if found is not None}
-        y = [found.relative_error for _, found in drawn.values()]
+        every = ((part, getattr(part, alone)) for part in recovered.tried)
+        bars = {p.index + 1: (p, answers) for p, answers in every if answers is not None}
+        y = [answers.relative_error for _, answers in bars.values()]
         errors += y
         style = styles[device]
         figure.add_bar(
-            x=[*drawn], y=y, name=f"alone on {style.label}",
+            x=[*bars],
+            y=y,
+            name=f"alone on {style.label}",
             marker={"color": style.colour, "pattern": {"shape": style.pattern}},
-            hovertext=[_part_hover(*each, device) for each in drawn.values()],
-        )  # fmt: skip
+            hovertext=[_part_hover(*each, device) for each in bars.values()],
+        )
     ends = [0.4, len(recovered.tried) + 0.6]
     figure.add_scatter(
-        x=ends, y=[whole, whole], mode="lines", name=f"all of it on {plain(fast, 30)}",
+        x=ends,
+        y=[whole, whole],
+        mode="lines",
+        name=f"all of it on {plain(fast, 30)}",
         line={"color": LINE, "width": 1.5, "dash": "dot"},
-    )  # fmt: skip
-    for tried in recovered.tried:
-        devices = Counter(recovered.affinity[op] for op in tried.ops)
+    )
+    for part in recovered.tried:
+        devices = Counter(recovered.affinity[op] for op in part.ops)
         if devices.most_common(1)[0][0] == accurate:
-            shade(figure, tried.index + 1)
+            shade(figure, part.index + 1)
     return finish(
         figure,
         "Where the precision is lost",
@@ -84,26 +89,26 @@ def sensitivity(recovered: Recovered) -> go.Figure:
 
 def _untried(recovered: Recovered) -> str:
     """Name the parts that have no bar, since they are not parts without an error."""
-    missing = [t.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
-    which = f"part{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    missing = [p.index + 1 for p in recovered.tried if not (p.only_fast or p.only_accurate)]
+    which = f"{'parts' if len(missing) > 1 else 'part'} {', '.join(map(str, missing))}"
     return f" · {which} not tried in the budget" if missing else ""
 
 
 def _log_axis(errors: list[float]) -> dict[str, Any]:
     """Errors span many powers of ten; below 1e-6 there is nothing to see, and no bar."""
-    seen = [error for error in errors if error >= _LEAST_ERROR]
-    if not seen:
+    visible = [error for error in errors if error >= _LEAST_ERROR]
+    if not visible:
         return {"rangemode": "tozero"}
-    low, high = math.floor(math.log10(min(seen)) - 0.3), math.log10(max(seen)) + 0.15
+    low, high = math.floor(math.log10(min(visible)) - 0.3), math.log10(max(visible)) + 0.15
     return {**LOG_AXIS, "range": [low, high]}
 
 
-def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
+def _part_hover(part: ModelPart, evaluation: Evaluation, device: str) -> str:
     beside = f", {time_text(part.fast_us)} on the fast one" if part.fast_us >= 0 else ""
     return (
         f"<b>part {part.index + 1}, {len(part.ops)} ops, alone on {plain(device, 30)}</b><br>"
         f"{plain(part.ops[0], 60)} … {plain(part.ops[-1], 60)}<br>"
-        f"relative error {found.relative_error:.3g}, accuracy {found.accuracy:.1%}<br>"
+        f"relative error {evaluation.relative_error:.3g}, accuracy {evaluation.accuracy:.1%}<br>"
         f"{time_text(part.accurate_us)} on the accurate device{beside}"
     )
 
@@ -127,7 +132,7 @@ def front_points(result: Recovered | Sweep) -> list[dict[Any, Any]]:
             "hetero_lab.sweep(..., data=hetero_lab.dataset('digits'))."
         )
     costs = frame[["median_us", "accuracy", "weight_bytes"]].to_numpy(float) * (1.0, -1.0, 1.0)
-    beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
+    beaten = [bool(((costs <= row).all(1) & (costs < row).any(1)).any()) for row in costs]
     return frame.assign(is_on_front=~np.array(beaten)).to_dict("records")
 
 
@@ -146,13 +151,16 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     figure = ThemedFigure()
     steps = [p for p in points if p["is_a_step"]]
     figure.add_scatter(
-        x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
-        mode="lines", name="front of latency and accuracy",
-        line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
-    )  # fmt: skip
+        x=[p["median_us"] for p in steps],
+        y=[p["accuracy"] for p in steps],
+        mode="lines",
+        name="front of latency and accuracy",
+        line={"color": LINE, "width": 2, "shape": "hv"},
+        showlegend=len(steps) > 1,
+    )
     sizes = sorted({p["weight_bytes"] for p in points}, reverse=True)
     largest = sizes[0] or 1.0
-    chosen = [p for p in points if p.get("chosen")]
+    answer = [p for p in points if p.get("chosen")]
     others = [p for p in points if not p.get("chosen")]
     groups = [("placement", _COLOUR, others)]
     if len(sizes) <= _MOST_SIZES:
@@ -161,9 +169,9 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
             (f"weights {bytes_text(int(n))}", colour, [p for p in others if p["weight_bytes"] == n])
             for n, colour in zip(sizes, (_COLOUR, *spare), strict=False)
         ]
-    for name, colour, own in [*groups, ("chosen", _CHOSEN, chosen)]:
-        if own:
-            figure.add_scatter(**_markers(own, name, largest, colour))
+    for name, colour, members in [*groups, ("chosen", _CHOSEN, answer)]:
+        if members:
+            figure.add_scatter(**_markers(members, name, largest, colour))
     return finish(
         figure,
         "Latency, accuracy and size",
@@ -173,11 +181,14 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         (80, 40, 100, 60),
         x={"title": "latency (µs)", "gridcolor": GRID, "zeroline": False},
         y={
-            "title": {"text": "accuracy", "standoff": 12}, "gridcolor": GRID, "automargin": True,
-            "zeroline": False, "tickformat": ".1%",
+            "title": {"text": "accuracy", "standoff": 12},
+            "gridcolor": GRID,
+            "automargin": True,
+            "zeroline": False,
+            "tickformat": ".1%",
         },
         showlegend=True,
-    )  # fmt: skip
+    )
 
 
 def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: str) -> dict:
@@ -216,5 +227,5 @@ def _front_hover(point: dict[Any, Any]) -> str:
 
 def contents_of_recovered(recovered: Recovered) -> Contents:
     """Return what a page shows of a recovered accuracy."""
-    tried = any(part.only_fast is not None for part in recovered.tried)
-    return Contents({accuracy_front: recovered, sensitivity: recovered if tried else None})
+    has_parts = any(part.only_fast is not None for part in recovered.tried)
+    return Contents({accuracy_front: recovered, sensitivity: recovered if has_parts else None})

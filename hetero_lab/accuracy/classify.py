@@ -81,7 +81,7 @@ class Classification(Result):
     def table(self) -> pd.DataFrame:
         """One row a class: image, placement, output, rank, class_index, label, score."""
         run = {"image": self.image, "placement": self.placement}
-        return frame_of([{**run, **asdict(found)} for found in self.classes])
+        return frame_of([{**run, **asdict(c)} for c in self.classes])
 
     def report(self) -> str:
         """Return the classes as text, and the counters subgraph by subgraph."""
@@ -105,8 +105,8 @@ class Classification(Result):
         yield f"Image:     {one_line(self.image)}"
         for output, classes in groupby(self.classes, attrgetter("output")):
             yield from ("", f"Output {one_line(output)}", f"{'class':>7}  {'score':>12}  label")
-            for found in classes:
-                text = f"{found.class_index:>7}  {found.score:>12.6g}  {one_line(found.label)}"
+            for c in classes:
+                text = f"{c.class_index:>7}  {c.score:>12.6g}  {one_line(c.label)}"
                 yield text.rstrip()
 
     def _counter_lines(self) -> Iterator[str]:
@@ -115,8 +115,8 @@ class Classification(Result):
             device, n_ops = emulated.get(subgraph.device, subgraph.device), len(subgraph.ops)
             yield ""
             yield f"Performance counts of subgraph {subgraph.index} on {device}, {n_ops} ops"
-            own = [c for c in self.counters if c.subgraph == subgraph.index]
-            yield from profile_report.counter_lines(own, hetero=False)
+            counters = [c for c in self.counters if c.subgraph == subgraph.index]
+            yield from profile_report.counter_lines(counters, hetero=False)
 
 
 def classify(
@@ -172,58 +172,59 @@ def classify(
         The runtime refused the placement.
     """
     check_whole("top", top, least=1)
-    known = sample if sample is not None else model if isinstance(model, str) else ""
-    how = sample_preprocessing(known)
-    given = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}
-    how = replace(how, **{name: value for name, value in given.items() if value is not None})
+    sample_name = sample if sample is not None else model if isinstance(model, str) else ""
+    how = sample_preprocessing(sample_name)
+    options = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}
+    how = replace(how, **{name: value for name, value in options.items() if value is not None})
     bound = bind(model, core)
     shape, element_type = picture_input(bound.graph)
     outputs = _class_outputs(bound)
-    n_given, n_channels = max(len(how.mean), len(how.scale)), sides(shape)[2]
-    if n_given > n_channels:
+    n_values, n_channels = max(len(how.mean), len(how.scale)), sides(shape)[2]
+    if n_values > n_channels:
         name = shorten(bound.graph.ops[bound.graph.parameters[0]].name)
         raise ArgumentError(
-            f"mean= or scale= has {n_given} values, but the input {name} has one channel: give one."
+            f"mean= or scale= has {n_values} values, but the input {name} has one channel: "
+            "give one."
         )
     pixels = read_picture(image, shape, how, element_type)
-    placed = resolve(bound, placement)
-    compiled = compile_placed(placed)
+    bound_placement = resolve(bound, placement)
+    compiled = compile_placed(bound_placement)
     answers = compiled([pixels])
-    labels = _labels(known) if known in sample_names() else None
+    labels = _labels(sample_name) if sample_name in sample_names() else None
     rows: tuple[Counter, ...] = ()
     if counters:
-        rows = read_counted(open_runner(placed, [pixels], counters=True))
+        rows = read_counted(open_runner(bound_placement, [pixels], counters=True))
     return Classification(
         model=bound.graph.name,
-        placement=placed.label,
+        placement=bound_placement.label,
         image=os.fspath(image),
-        classes=tuple(found for name in outputs for found in _best(name, answers, top, labels)),
+        classes=tuple(score for name in outputs for score in _best(name, answers, top, labels)),
         partition=compiled.partition,
         counters=rows,
-        emulated=tuple(bases_of(placed.affinity.devices, bound.core).items()),
+        emulated=tuple(bases_of(bound_placement.affinity.devices, bound.core).items()),
     )
 
 
 def picture_input(graph: OpGraph) -> tuple[tuple[int, ...], str]:
     """Return shape and element type of the one input; ModelError if it does not take a picture."""
     inputs = [graph.ops[i] for i in graph.parameters]
-    found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
-    wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
+    shapes = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
+    form = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
     if len(inputs) != 1:
-        raise ModelError(f"{wanted}; this model has {len(inputs)}: {found}.")
+        raise ModelError(f"{form}; this model has {len(inputs)}: {shapes}.")
     tensor = inputs[0].outputs[0]
     shape = tensor.shape
     if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
-        raise ModelError(f"{wanted}; this model's is {found}.")
+        raise ModelError(f"{form}; this model's is {shapes}.")
     if shape[0] != 1:
         raise ModelError(
-            f"{wanted}; this model takes {shape[0]} pictures at once ({found}). Give its input "
+            f"{form}; this model takes {shape[0]} pictures at once ({shapes}). Give its input "
             "another shape: --shape INPUT=1,… or hetero_lab.load(model, shapes={…})."
         )
     if tensor.element_type not in DTYPES:
         raise ModelError(
             f"Pictures are made for inputs of {names_at_hand(DTYPES)}; this model's is of "
-            f"{tensor.element_type}: {found}."
+            f"{tensor.element_type}: {shapes}."
         )
     return shape, tensor.element_type
 
@@ -240,12 +241,12 @@ def _class_outputs(bound: BoundModel) -> list[str]:
     """Return the outputs that have one score a class: one axis that is longer than 1."""
     names, graph = bound.output_names, bound.graph
     shapes = [graph.ops[i].outputs[0].shape for i in graph.results]
-    found = [
+    class_outputs = [
         name
         for name, shape in zip(names, shapes, strict=True)
         if shape is not None and len(shape) >= 1 and sum(size > 1 for size in shape) == 1
     ]
-    if not found:
+    if not class_outputs:
         outputs = names_at_hand(
             f"{name} {_shape(shape)}" for name, shape in zip(names, shapes, strict=True)
         )
@@ -253,7 +254,7 @@ def _class_outputs(bound: BoundModel) -> list[str]:
             "This model is not a classifier: no output has one score a class (1x1000). "
             f"Outputs: {outputs}."
         )
-    return found
+    return class_outputs
 
 
 def _shape(shape: Sequence[int] | None) -> str:
@@ -273,10 +274,10 @@ def _best(
     ]
 
 
-def _numbers(name: str, given: float | Sequence[float] | None) -> tuple[float, ...] | None:
-    if given is None:
+def _numbers(name: str, value: float | Sequence[float] | None) -> tuple[float, ...] | None:
+    if value is None:
         return None
     try:
-        return tuple(float(v) for v in (given if isinstance(given, Sequence) else [given]))
+        return tuple(float(v) for v in (value if isinstance(value, Sequence) else [value]))
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}= is one number or three, not {given!r}.") from error
+        raise ArgumentError(f"{name}= is one number or three, not {value!r}.") from error

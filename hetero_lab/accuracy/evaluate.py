@@ -84,21 +84,23 @@ def evaluate(
     >>> len(found), found.accuracy > 0.95
     (597, True)
     """
-    read = read_data(data, metric)
-    placed = resolve(bind(model, core), placement)
-    exact = Reference(placed.bound if reference_model is None else bind(reference_model, core))
-    run = compile_placed(placed)
+    test_data = read_data(data, metric)
+    bound = bind(model, core)
+    bound_placement = resolve(bound, placement)
+    exact = Reference(bound if reference_model is None else bind(reference_model, core))
+    run = compile_placed(bound_placement)
     answers: list[Answer] = []
     with (
-        Progress("evaluate", show=progress, total=len(read.examples), unit="examples") as bar,
+        Progress("evaluate", show=progress, total=len(test_data.examples), unit="examples") as bar,
         UntilInterrupted(lambda: answers) as until,
     ):
-        for answer in judge(run, exact, read):
+        for answer in judge(run, exact, test_data):
             answers.append(answer)
             bar.advance()
-    chosen = choices_of(run.compiled_models, placed.core)
-    named = configuration(placed.label, chosen.precisions, placed.properties)
-    return Evaluation(placed.label, read.metric, tuple(answers), until.interrupted, named)
+    settings = choices_of(run.compiled_models, bound_placement.core)
+    label = bound_placement.label
+    name = configuration(label, settings.precisions, bound_placement.properties)
+    return Evaluation(label, test_data.metric, tuple(answers), until.interrupted, name)
 
 
 def judge(run: CompiledPlacement, reference: Reference, data: ReadData) -> Iterator[Answer]:
@@ -113,20 +115,20 @@ def judge(run: CompiledPlacement, reference: Reference, data: ReadData) -> Itera
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(bound, inputs)
-        expected, found = reference(arrays), run_afresh(run, arrays)
-        names = _compared(found, expected, output, is_other)
-        is_nan = has_nan(found[name] for name in names)
+        expected, outputs = reference(arrays), run_afresh(run, arrays)
+        names = _names_to_compare(outputs, expected, output, is_other)
+        is_nan = has_nan(outputs[name] for name in names)
         reference_is_nan = has_nan(expected[name] for name in names)
         right = reference_right = None
         if correct is not None:
             # NaN is never a right answer, although arg-max may find the right place.
-            right = not is_nan and _is_right(correct, found, label, number)
+            right = not is_nan and _is_right(correct, outputs, label, number)
             reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
         flags = (right, reference_right, is_nan, reference_is_nan)
         if is_nan or reference_is_nan:
             yield Answer(*flags, relative_error=math.nan, cosine=math.nan, top1_agreement=0.0)
             continue
-        every = compare(found, {name: expected[name] for name in names}, graph=bound.graph)
+        every = compare(outputs, {name: expected[name] for name in names}, graph=bound.graph)
         # If every output is random, the errors are NaN.
         gaps = [gap for gap in every if gap.verdict != "undecided"] or [
             g for g in every if g.detail
@@ -149,41 +151,41 @@ def count_right(
     right = 0
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, True)
-        found = run(bind_inputs(bound, inputs))
-        right += not has_nan(found.values()) and _is_right(correct, found, label, number)
+        outputs = run(bind_inputs(bound, inputs))
+        right += not has_nan(outputs.values()) and _is_right(correct, outputs, label, number)
     return right
 
 
-def _compared(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], output: str, is_other: bool
+def _names_to_compare(
+    outputs: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray], output: str, is_other: bool
 ) -> list[str]:
     """Return the names of the outputs that are compared.
 
     ArgumentError if one is not there, has no counterpart, or another shape in another model. A
     device that changes the shape of an output of the same model is wrong instead.
     """
-    if output and output not in found:
+    if output and output not in outputs:
         raise ArgumentError(
             f"The data looks at the output {shorten(output)}, which is not there. Outputs: "
-            f"{names_at_hand(found)}. Does it belong to another model?"
+            f"{names_at_hand(outputs)}. Does it belong to another model?"
         )
-    names = [output] if output else list(found)
+    names = [output] if output else list(outputs)
     for name in names:
-        if name not in expected or (is_other and found[name].shape != expected[name].shape):
-            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
+        if name not in exact or (is_other and outputs[name].shape != exact[name].shape):
+            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in exact.items())
             raise ArgumentError(
-                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
-                f"with. Outputs in f32: {reference}. Is it another model?"
+                f"The output {shorten(name)} {list(outputs[name].shape)} has nothing to be "
+                f"compared with. Outputs in f32: {reference}. Is it another model?"
             )
     return names
 
 
 def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, number: int) -> bool:
     try:
-        found = correct(outputs, label)
-        if np.ndim(found):
-            raise TypeError(f"the metric returned an array of shape {np.shape(found)}, not a bool")
-        return bool(found)
+        answer = correct(outputs, label)
+        if np.ndim(answer):
+            raise TypeError(f"the metric returned an array of shape {np.shape(answer)}, not a bool")
+        return bool(answer)
     except ArgumentError as error:
         raise ArgumentError(f"Example {number}: {error}") from error
     except HeteroLabError:
@@ -240,20 +242,20 @@ class SweepData:
     ) -> None:
         """Append an ``Accuracy`` record for each measured trial without one for this data."""
         measured = {r.entry for r in records if isinstance(r, Turn)}
-        known = {
+        done = {
             r.entry
             for r in evaluations_of(records)
             if all(getattr(r, name) == value for name, value in self.mark.items())
         }
-        wanted = defaultdict[Any, list[Trial]](list)
+        groups = defaultdict[Any, list[Trial]](list)
         for trial in {t.key: t for t in trials}.values():
-            if trial.key in measured - known and not trial.problem:
+            if trial.key in measured - done and not trial.problem:
                 # Requests in flight and the executor do not change the outputs.
                 properties = repr(sorted(trial.device_properties.items()))
                 same = (trial.variant, trial.affinity, trial.direct, properties)
-                wanted[same].append(trial)
-        with Progress("accuracy", show=progress, total=len(wanted), unit="placements") as bar:
-            for several in wanted.values():
+                groups[same].append(trial)
+        with Progress("accuracy", show=progress, total=len(groups), unit="placements") as bar:
+            for several in groups.values():
                 answers = self._answers(several[0])
                 for trial in several:
                     append(Accuracy(entry=trial.key, **self.mark, **answers))

@@ -35,11 +35,18 @@ from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import bind_inputs
 
-SUBSET_SIZE = 300
+SUBSET_SIZE = 300  # NNCF's own default
 # NNCF's modes, without codebooks, which need parameters of their own.
 Mode: TypeAlias = Literal[
-    "int8_sym", "int8_asym", "int4_sym", "int4_asym", "nf4", "mxfp4", "mxfp8_e4m3", "fp8_e4m3",
-]  # fmt: skip
+    "int8_sym",
+    "int8_asym",
+    "int4_sym",
+    "int4_asym",
+    "nf4",
+    "mxfp4",
+    "mxfp8_e4m3",
+    "fp8_e4m3",
+]
 _lock = threading.Lock()  # NNCF's logger and progress bars are global
 
 
@@ -205,9 +212,9 @@ def _run(
 ) -> ov.Model:
     """Run NNCF, prepare its model; QuantizationError if it fails or has quantised ``nothing``."""
     name = shorten(prepared.graph.name or "the model")
-    with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
+    with _lock, Progress(f"{verb} {name}", show=progress) as bar, _quiet_nncf(bar) as nncf:
         try:
-            made = prepare(run(nncf))
+            variant = prepare(run(nncf))
         except HeteroLabError:
             raise
         except Exception as error:
@@ -216,17 +223,17 @@ def _run(
                 f"NNCF cannot {verb} {name}: {type(error).__name__}: {why}. Leave out the ops "
                 "that it cannot take with ignored=, or use the model as it is."
             ) from error
-    if _n_quantized(made.graph) <= _n_quantized(prepared.graph):
+    if _n_quantized(variant.graph) <= _n_quantized(prepared.graph):
         without = f" outside the {len(ignored)} ignored ops" if ignored else ""
         raise QuantizationError(
             f"NNCF found {nothing} in {name}{without}. It quantises convolutions, matmuls and the "
             "ops around them."
         )
-    return made.model
+    return variant.model
 
 
 @contextlib.contextmanager
-def _kept_quiet(bar: Progress) -> Iterator[Any]:
+def _quiet_nncf(bar: Progress) -> Iterator[Any]:
     """Import NNCF, silence its output, and show its progress in ``bar``."""
     import nncf
     from nncf.common.logging import nncf_logger, track_progress
@@ -327,27 +334,27 @@ def _without_label(example: Any, n_inputs: int) -> Any:
 
 def _ignored_ops(graph: OpGraph, ignored: str | Sequence[str]) -> list[str]:
     """Return the names of the ops that match names, types or patterns."""
-    wanted = [ignored] if isinstance(ignored, str) else ignored
+    selectors = [ignored] if isinstance(ignored, str) else ignored
     ops = [graph.ops[index] for index in graph.placeable]
     names, types = {op.name for op in ops}, {op.type for op in ops}
-    found: dict[str, None] = {}
-    for text in wanted:
-        matched = [text] if text in names else [op.name for op in ops if op.type == text]
+    selection: dict[str, None] = {}
+    for text in selectors:
+        matches = [text] if text in names else [op.name for op in ops if op.type == text]
         try:
-            matched = matched or [op.name for op in ops if text and re.search(text, op.name)]
+            matches = matches or [op.name for op in ops if text and re.search(text, op.name)]
         except re.error as error:
             raise ArgumentError(
                 f"{shorten(text)} in ignored= is not an op, a type or a regular expression: "
                 f"{error}."
             ) from error
-        if not matched:
+        if not matches:
             raise ArgumentError(
                 f"{shorten(text)} in ignored= matches no op."
                 f"{did_you_mean(text, [*types, *names])} Types: "
                 f"{names_at_hand(sorted(types), 40)}. Ops: {names_at_hand(op.name for op in ops)}."
             )
-        found.update(dict.fromkeys(matched))
-    return list(found)
+        selection.update(dict.fromkeys(matches))
+    return list(selection)
 
 
 def _check_not_quantized(graph: OpGraph) -> None:

@@ -138,10 +138,9 @@ class Recovered(Result):
     def summary(self) -> pd.DataFrame:
         """One row a measured candidate; ratios are to all accurate, below 1 is faster."""
         measured = self.sweep.summary.set_index("label")
-        columns = [
-            "configuration", "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
-            "ratio", "ratio_ci95_low", "ratio_ci95_high", "weight_bytes",
-        ]  # fmt: skip
+        times = ["median_us", "ci95_low_us", "ci95_high_us"]
+        ratios = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
+        columns = ["configuration", "status", "n_subgraphs", *times, *ratios, "weight_bytes"]
         return frame_of(
             {
                 "label": c.label,
@@ -203,12 +202,10 @@ class Recovered(Result):
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"
 
     def _front_tables(self) -> dict[str, pd.DataFrame]:
-        shown = [
-            "configuration", "median_us", "ratio", "accuracy", "accuracy_ci95_low",
-            "accuracy_ci95_high", "accuracy_drop", "accuracy_drop_ci95_low",
-            "accuracy_drop_ci95_high", "chosen",
-        ]  # fmt: skip
-        return {"": self.summary.loc[:, shown]}
+        ends = ("", "_ci95_low", "_ci95_high")
+        accuracies = [f"{name}{end}" for name in ("accuracy", "accuracy_drop") for end in ends]
+        columns = ["configuration", "median_us", "ratio", *accuracies, "chosen"]
+        return {"": self.summary.loc[:, columns]}
 
 
 def fast_to_slow(summary: pd.DataFrame) -> pd.DataFrame:
@@ -221,11 +218,11 @@ def fast_to_slow(summary: pd.DataFrame) -> pd.DataFrame:
 
 _CALIBRATED = 0.25  # share of the budget
 _SENSED, _TRIED = 0.3, 0.55  # shares of the rest at which these end
-MOST_PARTS = 16
-_FINALISTS = 5
+MOST_PARTS = 16  # each runs all calibration examples twice, alone on either device
+_FINALISTS = 5  # each is measured, and runs all evaluation examples
 _MOST_EXAMPLES = 200  # of the calibration part
-_PLAN_S = 2.0
-_PRECISION = 0.02
+_PLAN_S = 2.0  # for each of many plans, of which the best few are tried
+_PRECISION = 0.02  # of the proof; candidates that are nearer to each other are as good
 
 
 def recover_accuracy(
@@ -324,7 +321,7 @@ def recover_bound(
 ) -> Recovered:
     """Recover the accuracy of a bound model; Ctrl-C brings the costs that were learnt."""
     bound, names = search.bound, (fast, accurate)
-    properties = {device: dict(own) for device, own in device_properties.items()}
+    properties = {device: dict(p) for device, p in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
     able = supported_ops(bound, accurate)
     missing = [op for i in bound.graph.placeable if (op := bound.graph.ops[i].name) not in able]
@@ -367,7 +364,7 @@ def check_recovery(fast: str, accurate: str, data: Dataset, max_drop: float, cor
         )
 
 
-def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Evaluation:
+def evaluation_of(placement: Placement, data: ReadData, reference: Reference) -> Evaluation:
     """Return the answers of a placement to examples, beside the reference in f32."""
     answers = judge(compile_placed(resolve(reference.bound, placement)), reference, data)
     return Evaluation(placement.label, data.metric, tuple(answers))
@@ -394,7 +391,7 @@ class _Recovery:
         self.able = supported_ops(bound, self.fast)
         self.whole = Affinity.on_one(bound.graph, self.accurate)
         self.parts = parts_of(self.costs, self.fast, self.accurate, MOST_PARTS)
-        self.tried: dict[Affinity, Candidate] = {}  # all fast and all accurate first
+        self.candidates: dict[Affinity, Candidate] = {}  # all fast and all accurate first
         self.is_cut_short = False
 
     def run(self) -> None:
@@ -412,8 +409,8 @@ class _Recovery:
             if way == "only_fast":
                 label, on_accurate = f"all but {label}", everything - {index}
             with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
-                tried = self._try(label, self.affinity(on_accurate))
-                self.parts[index] = replace(self.parts[index], **{way: tried.calibration})
+                candidate = self._try(label, self.affinity(on_accurate))
+                self.parts[index] = replace(self.parts[index], **{way: candidate.calibration})
         self.search.begin("candidates")
         for affinity, label in self._proposals():
             if not self._has_time(_TRIED):
@@ -436,53 +433,53 @@ class _Recovery:
         """
         keeps = [
             c
-            for c in sorted(self.tried.values(), key=lambda c: c.predicted_us)
+            for c in sorted(self.candidates.values(), key=lambda c: c.predicted_us)
             if c.label not in (ALL_FAST, ALL_ACCURATE)
             and c.calibration.paired.drop <= self.max_drop
             and c.predicted_us < self.all_accurate.predicted_us
         ]
-        chosen = keeps[: _FINALISTS // 2 + 1]
-        nearest = min((c.calibration.relative_error for c in chosen), default=np.inf)
-        for candidate in keeps[len(chosen) :]:
+        finalists = keeps[: _FINALISTS // 2 + 1]
+        nearest = min((c.calibration.relative_error for c in finalists), default=np.inf)
+        for candidate in keeps[len(finalists) :]:
             if (error := candidate.calibration.relative_error) < 0.7 * nearest:
-                chosen.append(candidate)
+                finalists.append(candidate)
                 nearest = error
-        return chosen[:_FINALISTS]
+        return finalists[:_FINALISTS]
 
     def _proposals(self) -> list[tuple[Affinity, str]]:
         """Return placements that are worth a try with their labels, the best guess first."""
         scores: dict[Affinity, tuple[float, str]] = {}
         all_accurate_us = self.all_accurate.predicted_us
         error = self.all_fast.calibration.relative_error or 1.0
-        for name, chosen in promising_sets(self.parts).items():
-            left = expected_error(self.parts, chosen, error) / error
-            for label, affinity in self._ways(name, chosen):
+        for name, on_accurate in promising_sets(self.parts).items():
+            remainder = expected_error(self.parts, on_accurate, error) / error
+            for label, affinity in self._ways(name, on_accurate):
                 predicted_us = self.costs.predict_us(affinity)
-                if predicted_us < all_accurate_us and affinity not in self.tried:
+                if predicted_us < all_accurate_us and affinity not in self.candidates:
                     # Both count: the error that is left, and the time as a share of all accurate.
-                    scores.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
+                    scores.setdefault(affinity, (predicted_us / all_accurate_us + remainder, label))
         order = sorted(scores.items(), key=lambda item: item[1][0])
         return [(affinity, label) for affinity, (_, label) in order]
 
-    def _ways(self, name: str, chosen: frozenset[int]) -> list[tuple[str, Affinity]]:
+    def _ways(self, name: str, on_accurate: frozenset[int]) -> list[tuple[str, Affinity]]:
         """Return a set of parts on the accurate device, the others as they are and as planned."""
-        ways = [(name, self.affinity(chosen))]
+        ways = [(name, self.affinity(on_accurate))]
         if self._has_time(_TRIED):
-            pins = {only(self.parts[i].ops): self.accurate for i in sorted(chosen)}
+            pins = {only(self.parts[i].ops): self.accurate for i in sorted(on_accurate)}
             with contextlib.suppress(PlanError):
                 plan = plan_graph(self.costs.graph, self.costs, pin=pins, budget_s=_PLAN_S)
                 ways.append((f"{name}, planned", plan.affinity))
         return ways
 
     def _try(self, label: str, affinity: Affinity) -> Candidate:
-        if affinity not in self.tried:
-            own = {d: p for d, p in self.properties.items() if d in affinity.devices}
-            placement = Placement(affinity, label, own, direct=len(affinity.devices) == 1)
-            answers = evaluated(placement, self.calibration, self.reference)
+        if affinity not in self.candidates:
+            properties = {d: p for d, p in self.properties.items() if d in affinity.devices}
+            placement = Placement(affinity, label, properties, direct=len(affinity.devices) == 1)
+            answers = evaluation_of(placement, self.calibration, self.reference)
             predicted_us = self.costs.predict_us(affinity)
-            self.tried[affinity] = Candidate(label, placement, predicted_us, answers)
+            self.candidates[affinity] = Candidate(label, placement, predicted_us, answers)
             self.search.count(label)
-        return self.tried[affinity]
+        return self.candidates[affinity]
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of the time that was left at the beginning is used."""
@@ -493,40 +490,40 @@ class _Recovery:
         """Measure the finalists beside both devices alone, and verify them on held-out examples."""
         self.search.begin("prove")
         finalists = [self.all_accurate, self.all_fast, *self.finalists()]
-        made = self.search.measure(
+        sweep = self.search.measure(
             [candidate.placement for candidate in finalists],
             RunOptions(precision=_PRECISION, counters=False, reference=False),
             max(1.0, self.search.watch.left_s),
             least=2,
         )
-        if made.interrupted:
+        if sweep.interrupted:
             raise KeyboardInterrupt
-        if made.rows[0].detail:
-            raise MeasurementError(f"{self.accurate} failed: {made.rows[0].detail}")
+        if sweep.rows[0].detail:
+            raise MeasurementError(f"{self.accurate} failed: {sweep.rows[0].detail}")
         self.search.begin("verify")
         verified = tuple(
-            replace(c, held_out=evaluated(c.placement, self.held_out, self.reference))
+            replace(c, held_out=evaluation_of(c.placement, self.held_out, self.reference))
             for c in finalists
         )
-        summary = made.summary.dropna(subset="ratio").set_index("label")
+        summary = sweep.summary.dropna(subset="ratio").set_index("label")
         ratios: dict[Any, float] = summary["ratio"].to_dict()
-        chosen, refused = choose(verified, ratios, self.max_drop)
+        winner, refused = choose(verified, ratios, self.max_drop)
         return Recovered(
-            placement=replace(chosen.placement, label="recovered"),
+            placement=replace(winner.placement, label="recovered"),
             fast=self.fast,
             accurate=self.accurate,
-            verdict=verdict(chosen, refused, made, self.max_drop),
-            chosen=chosen.label,
+            verdict=verdict(winner, refused, sweep, self.max_drop),
+            chosen=winner.label,
             max_drop=self.max_drop,
             finalists=verified,
-            candidates=tuple(self.tried.values()),
+            candidates=tuple(self.candidates.values()),
             tried=tuple(self.parts),
-            sweep=made,
+            sweep=sweep,
             costs=self.costs,
-            notes=(*self.costs.notes, *self._notes(made)),
+            notes=(*self.costs.notes, *self._notes(sweep)),
         )
 
-    def _notes(self, made: Sweep) -> Iterator[str]:
+    def _notes(self, sweep: Sweep) -> Iterator[str]:
         """Say which steps the budget left out."""
         if unseen := sum(None in (p.only_fast, p.only_accurate) for p in self.parts):
             yield (
@@ -535,7 +532,7 @@ class _Recovery:
             )
         if self.is_cut_short:
             yield "The budget ended before all promising placements were tried."
-        if missing := [row.label for row in made.rows if row.was_left_out]:
+        if missing := [row.label for row in sweep.rows if row.was_left_out]:
             yield f"The budget ended before {names_at_hand(missing)} was measured."
 
 
@@ -557,11 +554,11 @@ def parts_of(costs: CostModel, fast: str, accurate: str, most: int) -> list[Mode
     return [
         ModelPart(
             index=index,
-            ops=tuple(op for i in own for op in units[i].ops),
-            accurate_us=float(accurate_us[own].sum()),
-            fast_us=float(fast_us[own].sum()),
+            ops=tuple(op for i in members for op in units[i].ops),
+            accurate_us=float(accurate_us[members].sum()),
+            fast_us=float(fast_us[members].sum()),
         )
-        for index, own in enumerate(np.flatnonzero(part_of == p) for p in np.unique(part_of))
+        for index, members in enumerate(np.flatnonzero(part_of == p) for p in np.unique(part_of))
     ]
 
 
@@ -573,13 +570,13 @@ def promising_sets(parts: Sequence[ModelPart]) -> dict[str, frozenset[int]]:
     """
     n = len(parts)
     loss = {p.index: 0.0 if np.isnan(p.lost) else p.lost for p in parts}
-    left = {p.index: p.only_accurate.relative_error if p.only_accurate else 0.0 for p in parts}
+    errors = {p.index: p.only_accurate.relative_error if p.only_accurate else 0.0 for p in parts}
     # A part that is as good as free, or not known on the fast device, has the least price.
     price_us = {p.index: float(np.fmax(p.accurate_us - p.fast_us, 0.1)) for p in parts}
     orders = {
         "lose most": sorted(loss, key=lambda index: -loss[index]),
         "lose most a µs": sorted(loss, key=lambda index: -loss[index] / price_us[index]),
-        "mend most": sorted(left, key=lambda index: left[index]),
+        "mend most": sorted(errors, key=lambda index: errors[index]),
     }
     sets: dict[frozenset[int], str] = {}
     for size in range(1, n):
@@ -588,7 +585,7 @@ def promising_sets(parts: Sequence[ModelPart]) -> dict[str, frozenset[int]]:
             sets.setdefault(frozenset(range(start, start + size)), f"{name} accurate")
         for name, order in orders.items():
             sets.setdefault(frozenset(order[:size]), f"{size} parts that {name}")
-    return {name: chosen for chosen, name in sets.items()}
+    return {name: indices for indices, name in sets.items()}
 
 
 def expected_error(
@@ -599,8 +596,8 @@ def expected_error(
     It is at most that of its best part alone on the accurate device, and at least the root of
     the sum of squares of the errors that the other parts cause, as if these were independent.
     """
-    chosen = [p.only_accurate for p in parts if p.index in on_accurate]
-    alone = [answers.relative_error for answers in chosen if answers is not None]
+    evaluations = [p.only_accurate for p in parts if p.index in on_accurate]
+    alone = [answers.relative_error for answers in evaluations if answers is not None]
     others = [p.lost for p in parts if p.index not in on_accurate]
     floor = float(np.sqrt(np.nansum(np.square(others))))
     return max(floor, float(np.fmin.reduce([all_fast, *alone])))
@@ -626,24 +623,24 @@ def choose(
     return next(c for c in verified if c.label == ALL_ACCURATE), refused
 
 
-def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: float) -> str:
+def verdict(winner: Candidate, refused: Sequence[str], sweep: Sweep, max_drop: float) -> str:
     """Say which placement was chosen, how much faster it is, and its loss of accuracy."""
     sentences = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
-    if chosen.label == ALL_ACCURATE:
+    if winner.label == ALL_ACCURATE:
         return (
             f"No placement was both measured to be faster and accurate within {100 * max_drop:g} "
             f"points: keep the whole model on the accurate device.{sentences}"
         )
-    held, rows = chosen.held_out, made.summary.set_index("label")
-    assert held is not None  # all finalists were verified
-    drop = held.paired
+    held_out, rows = winner.held_out, sweep.summary.set_index("label")
+    assert held_out is not None  # all finalists were verified
+    drop = held_out.paired
     bounds = ("ratio", "ratio_ci95_low", "ratio_ci95_high")
-    ratio, low, high = (float(rows[column][chosen.label]) for column in bounds)
+    ratio, low, high = (float(rows[column][winner.label]) for column in bounds)
     most = f" to {1 / low:.2f}" if low > 0.0 else " or more"  # 0 where few turns differ much
     return (
-        f"{rows['configuration'][chosen.label]!r} is {1 / ratio:.2f} × as fast as "
+        f"{rows['configuration'][winner.label]!r} is {1 / ratio:.2f} × as fast as "
         f"{rows['configuration'][ALL_ACCURATE]} (95 % interval "
-        f"{1 / high:.2f}{most}), at {held.accuracy:.1%} {held.metric}: a drop of "
+        f"{1 / high:.2f}{most}), at {held_out.accuracy:.1%} {held_out.metric}: a drop of "
         f"{100 * drop.drop:+.2f} points from f32 (95 % interval {100 * drop.low:+.2f} to "
         f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{sentences}"
     )

@@ -163,19 +163,19 @@ class Advice(Result):
         self, candidate: Judged, directory: str | os.PathLike[str], tolerance: float | None
     ) -> Path:
         """Freeze one of the candidates, as ``deploy`` does with the one that is advised."""
-        found, promise = candidate.row.evaluation, None
-        if found is not None and found.is_labelled:
+        result, promise = candidate.row.evaluation, None
+        if result is not None and result.is_labelled:
             promise = AccuracyPromise(
-                accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
+                accuracy=result.accuracy, drop=float(result.paired.drop), n_examples=len(result)
             )
-        named = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
+        reference = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
         return freeze_placed(
             resolve(candidate.bound, candidate.placement),
             directory,
             examples=self.examples or None,
             accuracy=promise,
             tolerance=tolerance,
-            baseline=named and named.placement,
+            baseline=reference and reference.placement,
             spread=self.spread,
         )
 
@@ -191,11 +191,10 @@ class Advice(Result):
 
 def ranking(summary: pd.DataFrame) -> pd.DataFrame:
     """Return the summary of an advice for a reader: the best first, then from fast to slow."""
-    columns = [
-        "configuration", "judgement", "stage", "median_us", "ci95_low_us", "ci95_high_us",
-        "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy",
-        "execution_devices", "compile_ms",
-    ]  # fmt: skip
+    times = ["median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s"]
+    ratios = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
+    others = ["accuracy", "execution_devices", "compile_ms"]
+    columns = ["configuration", "judgement", "stage", *times, *ratios, *others]
     first = summary.assign(others=summary["judgement"] != BEST).sort_values(["others", "median_us"])
     return first.reindex(columns=[name for name in columns if name in summary])
 
@@ -209,11 +208,11 @@ def contents_of_advice(advice: Advice) -> Contents:
     from hetero_lab.views.sweep_figures import latency_ranking
 
     best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
-    searched = advice.optimized
-    if searched is not None and searched.split and len(advice.best.affinity.devices) == 1:
+    optimized = advice.optimized
+    if optimized is not None and optimized.split and len(advice.best.affinity.devices) == 1:
         # A single device has no picture; what was searched has one.
-        rows = searched.sweep.rows
-        best = (row.scaled_profile for row in rows if row.label == searched.split.label)
+        rows = optimized.sweep.rows
+        best = (row.scaled_profile for row in rows if row.label == optimized.split.label)
     return Contents(
         {
             latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,
@@ -248,18 +247,18 @@ def judge(
         for label, row in rows.items()
         if row.latency is not None and reasons[label] is None
     }
-    found = judge_candidates(usable, lambda label, best: between(rows[label], rows[best]))
-    best = next((label for label in found if found[label] == BEST), "")
-    named = rows[best].configuration if best else ""
-    for label in found:
+    judgements = judge_candidates(usable, lambda label, best: between(rows[label], rows[best]))
+    best = next((label for label in judgements if judgements[label] == BEST), "")
+    winner = rows[best].configuration if best else ""
+    for label in judgements:
         ratio = between(rows[label], rows[best])
         share = (ratio.middle if ratio else usable[label] / usable[best]) - 1.0
-        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {named}"
-        if found[label] == UNDECIDED:
+        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {winner}"
+        if judgements[label] == UNDECIDED:
             why += f", but {reason(ratio)}"
             if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
-                why += f", which may be chance among {len(found)} candidates"
-        reasons[label] = found[label], "" if label == best else why
+                why += f", which may be chance among {len(judgements)} candidates"
+        reasons[label] = judgements[label], "" if label == best else why
     return [
         Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
         for label, row in rows.items()
@@ -277,23 +276,23 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
         worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
         far = worst.detail or f"by {worst.relative_error:.2g}"
         return WRONG, f"output {worst.output} is off {far}"
-    found = row.evaluation
-    if found is not None and found.is_labelled and found.paired.drop > max_drop:
-        return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
+    evaluation = row.evaluation
+    if evaluation is not None and evaluation.is_labelled and evaluation.paired.drop > max_drop:
+        return INACCURATE, f"{evaluation.paired.drop:.1%} fewer right answers than in f32"
     return None
 
 
-def _passed_over(known: Sequence[Judged]) -> Iterator[str]:
+def _why_not_simpler(candidates: Sequence[Judged]) -> Iterator[str]:
     """Say of candidates that may be as fast as the best, and are simpler, what beats them."""
-    measured = [c for c in known if c.judgement in (BEST, *MAY_BE_BEST, SLOWER)]
+    measured = [c for c in candidates if c.judgement in (BEST, *MAY_BE_BEST, SLOWER)]
     for candidate in itertools.takewhile(lambda c: c.judgement != BEST, measured):
         faster = (
             other.row.configuration
             for other in sorted(measured, key=lambda c: c.us)
             if against_best(between(other.row, candidate.row), len(measured)) == FASTER
         )
-        if candidate.judgement in MAY_BE_BEST and (named := next(faster, "")):
-            yield f"{candidate.row.configuration} is simpler, and {named} is shown to be faster."
+        if candidate.judgement in MAY_BE_BEST and (name := next(faster, "")):
+            yield f"{candidate.row.configuration} is simpler, and {name} is shown to be faster."
 
 
 def verdict_sentences(
@@ -304,27 +303,27 @@ def verdict_sentences(
     ``notes`` are on stages that did not work, ``would_change`` arguments that could lead to another
     answer.
     """
-    known, made = advice.candidates, advice.sweep
-    best = by_label(known, BEST)
+    candidates, sweep = advice.candidates, advice.sweep
+    best = by_label(candidates, BEST)
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
     if best:
         sentences = [*_what_is_best(advice, n_requests)]
-        busy = [note for note in made.notes if note.startswith(BUSY)]
+        busy = [note for note in sweep.notes if note.startswith(BUSY)]
         sentences += [f"{note} A quiet machine may rank them otherwise." for note in busy]
-    if faster := by_label(known, FASTER):
-        sentences.append(f"Faster, but by 1 % at most: {_named(faster)}.")
-    if alike := by_label(known, ALIKE):
-        sentences.append(f"As fast, within {AS_FAST:.0%}: {_named(alike)}.")
+    if faster := by_label(candidates, FASTER):
+        sentences.append(f"Faster, but by 1 % at most: {_names(faster)}.")
+    if alike := by_label(candidates, ALIKE):
+        sentences.append(f"As fast, within {AS_FAST:.0%}: {_names(alike)}.")
     if faster or alike:
         sentences.append("Of those within 1 %, the simplest is recommended.")
-    if undecided := sorted(by_label(known, UNDECIDED), key=lambda c: c.us):
+    if undecided := sorted(by_label(candidates, UNDECIDED), key=lambda c: c.us):
         first, *others = undecided
         whose = f"{first.row.configuration}, the fastest of them: " if others else ""
-        sentences.append(f"Undecided: {_named(undecided)} ({whose}{first.why}).")
-    sentences += _passed_over(known)
-    if slower := by_label(known, SLOWER):
-        sentences.append(f"Slower, beyond the uncertainty: {_named(slower)}.")
-    for candidate in by_label(known, WRONG):
+        sentences.append(f"Undecided: {_names(undecided)} ({whose}{first.why}).")
+    sentences += _why_not_simpler(candidates)
+    if slower := by_label(candidates, SLOWER):
+        sentences.append(f"Slower, beyond the uncertainty: {_names(slower)}.")
+    for candidate in by_label(candidates, WRONG):
         sentences.append(
             f"{candidate.row.configuration} computes wrong outputs ({candidate.why}); "
             "hetero_lab.find_wrong(model, placement) finds the ops."
@@ -332,23 +331,23 @@ def verdict_sentences(
     profiles = (c.row.profile for c in best)
     sentences += agreement_notes(a for p in profiles if p for a in p.agreement)
     for judgement in (INACCURATE, UNMEASURED):
-        several = by_label(known, judgement)
+        several = by_label(candidates, judgement)
         reasons = dict.fromkeys(c.why for c in several)
         needed_s = max((c.row.needs_s for c in several), default=0.0)
         if needed_s:
             reasons[f"the rest needs about {math.ceil(needed_s)} s"] = None
         if several:
             why = "; ".join(reasons)[:300]
-            sentences.append(f"{judgement.capitalize()}: {_named(several)} ({why}).")
+            sentences.append(f"{judgement.capitalize()}: {_names(several)} ({why}).")
     if advice.optimized is not None and not advice.optimized.improved:
         sentences.append(f"The search kept none of its plans. {advice.optimized.searched}")
     sentences.append("")
     if best:
-        reference = made.configuration_of(made.reference)
+        reference = sweep.configuration_of(sweep.reference)
         sentences.append(f"Latencies are on the scale of {reference}: its own times the ratio.")
     for label, why in advice.left_out:
         sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
-    emulated = dict(made.environment.emulated)
+    emulated = dict(sweep.environment.emulated)
     if emulated:
         sentences.append(
             f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
@@ -357,18 +356,18 @@ def verdict_sentences(
     sentences += notes
     if advice.interrupted:
         sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
-    can_differ = sum(candidate.row.latency is not None for candidate in known) > 1
-    if can_differ and made.smallest_difference > 1.0:
+    can_differ = sum(candidate.row.latency is not None for candidate in candidates) > 1
+    if can_differ and sweep.smallest_difference > 1.0:
         sentences.append("The machine was too noisy to rank the candidates: measure again.")
     elif can_differ:
         sentences.append(
-            f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
+            f"Differences below {sweep.smallest_difference:.1%} could not be seen in this run."
         )
     changes = "; ".join(would_change)
     return [*sentences, f"What could change the answer: {changes}."] if changes else sentences
 
 
-def _named(candidates: Sequence[Judged]) -> str:
+def _names(candidates: Sequence[Judged]) -> str:
     return names_at_hand([candidate.row.configuration for candidate in candidates], 4)
 
 
@@ -382,7 +381,7 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
     text += f" ({number(1e6 / latency.us)} a second)"
     ends = f"{time_text(latency.low_us)} to {time_text(latency.high_us)}"
     sure = f"The 95 % interval is {ends}."
-    named = advice.sweep.configuration_of(reference)
+    reference_name = advice.sweep.configuration_of(reference)
     if best.row.label == reference:
         others = sum(c.row.latency is not None for c in advice.candidates) - 1
         is_open = bool(by_label(advice.candidates, UNDECIDED))
@@ -395,17 +394,17 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
             text += ", the only candidate that was measured"
     elif ratio is not None:
         middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {named}{best.row.emulation}"
-        known = f"{low:.3f} to {high:.3f}" if np.isfinite(high) else "unknown, for too few turns"
-        sure = f"{sure[:-1]}, that of the ratio {known}."
+        text += f", {middle:.3f} of the time of {reference_name}{best.row.emulation}"
+        interval = f"{low:.3f} to {high:.3f}" if np.isfinite(high) else "unknown, for too few turns"
+        sure = f"{sure[:-1]}, that of the ratio {interval}."
         against = {
-            ALIKE: f" It is as fast as {named}, within {AS_FAST:.0%}.",
-            SLOWER: f" It is slower than {named}.",
-            UNDECIDED: f" Whether it is faster than {named} is undecided.",
+            ALIKE: f" It is as fast as {reference_name}, within {AS_FAST:.0%}.",
+            SLOWER: f" It is slower than {reference_name}.",
+            UNDECIDED: f" Whether it is faster than {reference_name} is undecided.",
         }
         sure += against.get(finding(ratio), "")
     yield f"{text}."
-    found = best.row.evaluation
-    if found is not None and found.is_labelled:
-        sure += f" Accuracy {found.accuracy:.1%}, {-found.paired.drop:+z.1%} against f32."
+    evaluation = best.row.evaluation
+    if evaluation is not None and evaluation.is_labelled:
+        sure += f" Accuracy {evaluation.accuracy:.1%}, {-evaluation.paired.drop:+z.1%} against f32."
     yield sure

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
-from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
+from hetero_lab.accuracy.recover import check_recovery, evaluation_of, recover_bound
 from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
     candidates_for,
@@ -51,7 +51,7 @@ from hetero_lab.runtime.reference import Reference, reference_device
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.search.calibrate import check_device_properties
 from hetero_lab.search.observations import Search, searching
-from hetero_lab.search.optimize import OPTIMIZED, Optimized, optimize_bound
+from hetero_lab.search.optimize import IN_FLIGHT, OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.tables import check_directory, make_directory, move, scratch_directory
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ _RECOVER_LEAST_S = 15.0  # to find the parts that lose accuracy
 _LOOK = 0.2  # of that time, at most, to see whether accuracy is lost
 _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
+# Enough to drop the hopeless; and the 1 % within which the simplest is advised.
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
-_IN_FLIGHT = 4
-_EXAMPLES = 3
+_EXAMPLES = 3  # inputs in a deployed directory, which stays small
 _USED_UP = 0.1  # of the budget left: measuring stopped for lack of time
 _INT8 = "int8"
 
@@ -170,7 +170,7 @@ def advise(
         examples=examples,
         max_drop=max_drop,
         objective=objective,
-        requests=requests if requests > 1 or objective == LATENCY else _IN_FLIGHT,
+        requests=requests if requests > 1 or objective == LATENCY else IN_FLIGHT,
         properties=check_device_properties(device_properties, names, core),
         memory_limit=memory_limit,
         costs=costs,
@@ -205,14 +205,14 @@ class _Question:
                 of_costs = file_digest(scratch / "costs.json")
         properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
         limits = sorted(memory_pools(self.devices, self.memory_limit).items())
-        asked = repr((self.devices, self.objective, properties, limits))
-        return bound.fingerprint, asked, of_costs
+        request = repr((self.devices, self.objective, properties, limits))
+        return bound.fingerprint, request, of_costs
 
     def properties_of(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
         """Return the properties of a placement that was searched for."""
         free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
-        given = self.properties if self.costs is None else self.costs.device_properties
-        return {d: {**free, **given.get(d, {})} for d in affinity.devices}
+        properties = self.properties if self.costs is None else self.costs.device_properties
+        return {d: {**free, **properties.get(d, {})} for d in affinity.devices}
 
     def over_limit(self, bound: BoundModel, placement: Placement) -> str:
         """Say how far a placement is over the limits of memory, if it is."""
@@ -229,12 +229,12 @@ class _Question:
 class _Advising:
     """The stages of the advice on one model: an int8 variant, race, search, recovery, final.
 
-    ``known`` are the candidates that were judged, as of the last stage that had each.
+    ``candidates`` are those that were judged, as of the last stage that had each.
     """
 
     def __init__(self, question: _Question, bound: BoundModel, watch: Stopwatch):
         self.question, self.bound, self.watch = question, bound, watch
-        self.known: list[Judged] = []
+        self.candidates: list[Judged] = []
         self.ratios: dict[str, list[float]] = {}  # of each candidate, stage by stage
         self.optimized: Optimized | None = None
         self.executor = HETERO
@@ -257,10 +257,10 @@ class _Advising:
         if not self.placements:
             reasons = "; ".join(f"{label}: {why}" for label, why in self.left_out.items())
             raise DeviceError(f"No candidate can be run. {reasons}")
-        self.kept = KeptFiles(store, () if store is None else question.of_search(bound))
+        self.files = KeptFiles(store, () if store is None else question.of_search(bound))
         with (
             searching(bound, question.conditions, self.watch, show=question.show) as self.search,
-            UntilInterrupted(lambda: by_label(self.known, BEST)) as until,
+            UntilInterrupted(lambda: by_label(self.candidates, BEST)) as until,
         ):
             self._run_stages()
         return self._advice(until.interrupted)
@@ -269,16 +269,16 @@ class _Advising:
         variants = self._variants()
         self.began_s = self.watch.elapsed_s
         self._race()
-        if not by_label(self.known, BEST):
+        if not by_label(self.candidates, BEST):
             return
-        found = {OPTIMIZED: self._optimized(), RECOVERED: self._recovered()}
+        results = {OPTIMIZED: self._optimized_placement(), RECOVERED: self._recovered_placement()}
         finalists = choose_finalists(
-            self.known, found, left_s=self.watch.left_s, n_models=1 + len(variants)
+            self.candidates, results, left_s=self.watch.left_s, n_models=1 + len(variants)
         )
         if not finalists:
             self.notes.append("The budget ended before the best were measured once more.")
         elif self._final(finalists, variants):
-            self.executor = self._fastest_executor(by_label(self.known, BEST)[0])
+            self.executor = self._fastest_executor(by_label(self.candidates, BEST)[0])
 
     def _variants(self) -> dict[str, BoundModel]:
         """Quantise the model, where there are examples to calibrate with."""
@@ -290,41 +290,42 @@ class _Advising:
             examples = calibration_inputs(self.bound, data.calibration)
             arrays = [array for example in examples for array in example]
             name = f"{_INT8}-{digest([self.bound.fingerprint, digest_of(arrays)])}.xml"
-            made = self.kept.variant(
+            variant = self.files.variant(
                 name, lambda: quantize_prepared(self.bound, examples, progress=False), self.notes
             )
-            return {_INT8: bind(made, self.bound.core)}
+            return {_INT8: bind(variant, self.bound.core)}
         return {}
 
     def _race(self) -> None:
         """Measure all candidates roughly, the reference whatever the budget."""
         self.search.begin("race")
-        made = self._measure(
+        sweep = self._measure(
             list(self.placements.values()),
             "race",
             self._until_s(_RACE if len(self.question.devices) > 1 else _RACE_ALONE),
             RunOptions(precision=_RACE_PRECISION, apart=True),
             least=1,
         )
-        failed = [row for row in made.rows if row.detail and not row.was_left_out]
-        if len(failed) == len(made.rows):
+        failed = [row for row in sweep.rows if row.detail and not row.was_left_out]
+        if len(failed) == len(sweep.rows):
             raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
-        self._judge(made, dict.fromkeys(self.placements, self.bound), self.placements, "race")
+        self._judge(sweep, dict.fromkeys(self.placements, self.bound), self.placements, "race")
 
-    def _optimized(self) -> Placement | None:
+    def _optimized_placement(self) -> Placement | None:
         """Search for a placement over several devices, or take the result of an earlier call."""
         question = self.question
         if len(question.devices) < 2:
             return None
-        if (affinity := self.kept.affinity(OPTIMIZED)) is not None:
+        if (affinity := self.files.affinity(OPTIMIZED)) is not None:
             placement = Placement(affinity, OPTIMIZED, question.properties_of(affinity))
             if not question.over_limit(self.bound, placement):
                 return placement
-        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * max(compile_times(self.known).values()))
+        slowest_s = max(compile_times(self.candidates).values())
+        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * slowest_s)
         budget_s = self._time_for("search for a better placement", least_s, _RACE, _SEARCH)
         if budget_s is None:
             return None
-        with self._noting("No placement was searched for"), self.kept.costs("costs") as costs:
+        with self._noting("No placement was searched for"), self.files.costs("costs") as costs:
             costs = costs if question.costs is None else question.costs
             self.optimized = optimize_bound(
                 self.search.within(budget_s),
@@ -339,10 +340,10 @@ class _Advising:
                     raise KeyboardInterrupt
         if self.optimized is None:
             return None
-        self.kept.keep(self.optimized.affinity, OPTIMIZED)
+        self.files.keep(self.optimized.affinity, OPTIMIZED)
         return self.optimized.placement if self.optimized.improved else None
 
-    def _recovered(self) -> Placement | None:
+    def _recovered_placement(self) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
         data, examples = self.question.data, self.question.examples
         if len(self.question.devices) < 2 or not isinstance(data, Dataset):
@@ -350,7 +351,7 @@ class _Advising:
         if examples is None or examples.correct is None:  # without labels
             return None
         data = replace(data, metric=Metric(examples.metric, examples.correct))
-        measured = sorted((c for c in self.known if c.row.latency), key=lambda c: c.us)
+        measured = sorted((c for c in self.candidates if c.row.latency), key=lambda c: c.us)
         agreement = measured[0].row.profile.agreement if measured[0].row.profile else ()
         if agreement and all(a.verdict == "equal" for a in agreement):
             return None  # the outputs of the fastest are those in f32
@@ -362,35 +363,37 @@ class _Advising:
         search = self.search.within(budget_s)
         each_us = sum(c.us for c in measured)
         n = int(min(_MOST_LOOKED_AT, max(1.0, _LOOK * budget_s * 1e6 / each_us)))
-        looked_at = examples._replace(examples=data.calibration[:n])
+        sample = examples._replace(examples=data.calibration[:n])
         with self._noting("No accuracy was recovered"):
             exact = Reference(self.bound)
             pair = fast_and_accurate(
                 [c.placement for c in measured],
-                lambda p: evaluated(p, looked_at, exact).paired.drop <= self.question.max_drop,
+                lambda p: evaluation_of(p, sample, exact).paired.drop <= self.question.max_drop,
             )
-            return pair and self._mixed(*pair, data, search.within(max(1.0, search.watch.left_s)))
+            return pair and self._mixture(*pair, data, search.within(max(1.0, search.watch.left_s)))
         return None
 
-    def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
+    def _mixture(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
         """Recover the accuracy of a device, or take the result of an earlier call."""
         question = self.question
-        own = {device: dict(question.properties.get(device, {})) for device in (fast, accurate)}
-        own[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
+        properties = {d: dict(question.properties.get(d, {})) for d in (fast, accurate)}
+        properties[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
         n_examples, drop = len(data.calibration), question.max_drop
-        asked = repr((fast, accurate, data.name, n_examples, data.metric.name, drop))
-        affinity = self.kept.affinity(RECOVERED, asked)
+        request = repr((fast, accurate, data.name, n_examples, data.metric.name, drop))
+        affinity = self.files.affinity(RECOVERED, request)
         if affinity is None:
             check_recovery(fast, accurate, data, drop, self.bound.core)
-            with self.kept.costs(f"{RECOVERED}_costs", asked, whole=True) as costs:
-                found = recover_bound(search, fast, accurate, data, own, max_drop=drop, costs=costs)
-            affinity = found.affinity
-            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
-            self.kept.keep(affinity, RECOVERED, asked)
+            with self.files.costs(f"{RECOVERED}_costs", request, whole=True) as costs:
+                pair = (fast, accurate)
+                result = recover_bound(search, *pair, data, properties, max_drop=drop, costs=costs)
+            affinity = result.affinity
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {result.verdict}")
+            self.files.keep(affinity, RECOVERED, request)
         if len(affinity.devices) < 2:  # a device alone is a candidate already
             return None
         free = question.properties_of(affinity)
-        placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
+        merged = {device: {**free[device], **own} for device, own in properties.items()}
+        placement = Placement(affinity, RECOVERED, merged)
         if excess := question.over_limit(self.bound, placement):
             self.notes.append(f"{RECOVERED.capitalize()} is not a candidate: {excess}")
             return None
@@ -402,11 +405,11 @@ class _Advising:
         """Measure the best few and their int8 variants; return whether any of them is usable."""
         self.search.begin("final")
         models = {"": self.bound}
-        carried = self._carried(finalists, models)
+        placements = self._final_placements(finalists, models)
         with self._noting("int8 was left out"):
-            carried |= self._carried(finalists, variants)
+            placements |= self._final_placements(finalists, variants)
             models |= variants
-        made = self._measure(
+        sweep = self._measure(
             list(finalists.values()),
             f"final-{digest([*finalists, *models])}",
             self.watch.left_s,
@@ -415,11 +418,11 @@ class _Advising:
             data=self.question.examples,
         )
         bounds = [model for model in models.values() for _ in finalists]
-        return self._judge(made, dict(zip(carried, bounds, strict=True)), carried, "final")
+        return self._judge(sweep, dict(zip(placements, bounds, strict=True)), placements, "final")
 
     def _judge(
         self,
-        made: Sweep,
+        sweep: Sweep,
         models: Mapping[str, BoundModel],
         placements: Mapping[str, Placement],
         stage: str,
@@ -428,19 +431,19 @@ class _Advising:
 
         ``KeyboardInterrupt``, if Ctrl-C ended the stage.
         """
-        labelled = zip(placements, made.rows, strict=True)
-        rows = {label: replace(row, label=label) for label, row in labelled}
+        pairs = zip(placements, sweep.rows, strict=True)
+        rows = {label: replace(row, label=label) for label, row in pairs}
         last = judge(rows, models, placements, stage=stage, max_drop=self.question.max_drop)
         for label, row in rows.items():
             if row.series.ratio is not None:
                 self.ratios.setdefault(label, []).append(row.series.ratio.middle)
         usable = bool(by_label(last, BEST))
-        if usable or not self.known:
-            level = made.rows[0].reference_latency
-            earlier = (c for c in self.known if c.row.label not in rows)
-            self.known = [*last, *(c.after_the_race(level) for c in earlier)]
-            self.sweep = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
-        if made.interrupted:
+        if usable or not self.candidates:
+            level = sweep.rows[0].reference_latency
+            earlier = (c for c in self.candidates if c.row.label not in rows)
+            self.candidates = [*last, *(c.after_the_race(level) for c in earlier)]
+            self.sweep = replace(sweep, rows=tuple(rows.values()), reference=next(iter(rows)))
+        if sweep.interrupted:
             raise KeyboardInterrupt
         return usable
 
@@ -452,7 +455,7 @@ class _Advising:
             return HETERO
         self.search.begin("parallel executor")
         try:
-            made = self._measure(
+            sweep = self._measure(
                 [best.placement],
                 "",
                 self.watch.left_s,
@@ -463,10 +466,10 @@ class _Advising:
         except HeteroLabError as error:
             self.notes.append(f"The parallel executor cannot run it: {error}")
             return HETERO
-        if made.interrupted:
+        if sweep.interrupted:
             raise KeyboardInterrupt
-        ratio = made.rows[1].series.ratio
-        if made.rows[1].profile is None or ratio is None:
+        ratio = sweep.rows[1].series.ratio
+        if sweep.rows[1].profile is None or ratio is None:
             return HETERO
         faster = ratio.high < 1.0
         self.notes.append(
@@ -484,7 +487,7 @@ class _Advising:
         options: RunOptions,
         *,
         executors: Sequence[str] = (HETERO,),
-        **given: Any,
+        **rest: Any,
     ) -> Sweep:
         """Measure placements; the same call continues from the turns kept under a name."""
         has_reference = False
@@ -496,28 +499,28 @@ class _Advising:
             replace(options, counters=False, reference=has_reference),
             budget_s,
             grid={"executor": list(executors), "requests": [self.question.requests]},
-            store=self.kept.directory(name),
-            **given,
+            store=self.files.directory(name),
+            **rest,
         )
 
-    def _carried(
+    def _final_placements(
         self, finalists: Mapping[str, Placement], models: Mapping[str, BoundModel]
     ) -> dict[str, Placement]:
         """Return the placement that each row of the final is compiled from, by label."""
-        found = {}
+        placements = {}
         for variant, model in models.items():
             for name, placement in finalists.items():
                 label = f"{name} · {variant}" if variant else name
-                carried = resolve(model, carried_over(model.graph, placement)).placement
-                found[label] = replace(carried, label=label)
-        return found
+                variant_placement = resolve(model, carried_over(model.graph, placement)).placement
+                placements[label] = replace(variant_placement, label=label)
+        return placements
 
     def _advice(self, interrupted: bool) -> Advice:
-        best = by_label(self.known, BEST)
+        best = by_label(self.candidates, BEST)
         advice = Advice(
             best=best[0].placement if best else next(iter(self.placements.values())),
             verdict="",
-            candidates=tuple(self.known),
+            candidates=tuple(self.candidates),
             left_out=tuple(self.left_out.items()),
             executor=self.executor,
             sweep=self.sweep,
@@ -536,7 +539,7 @@ class _Advising:
 
     def _would_change(self, interrupted: bool) -> Iterator[str]:
         """Say which other arguments could lead to another answer."""
-        short = any(c.row.was_left_out for c in self.known)
+        short = any(c.row.was_left_out for c in self.candidates)
         short |= any(note.startswith("The budget") for note in self.notes)
         short |= self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0)
         if interrupted or short:
@@ -562,8 +565,8 @@ class _Advising:
         """Return the time up to a share of the budget, or note how much a stage would need."""
         if (time_s := self._until_s(until)) >= least_s:
             return time_s
-        needed = f"{least_s / (until - since):.0f} s or more"
-        self.notes.append(f"The budget was too short to {what}: that takes {needed}.")
+        least = f"{least_s / (until - since):.0f} s or more"
+        self.notes.append(f"The budget was too short to {what}: that takes {least}.")
         return None
 
     def _until_s(self, share: float) -> float:
@@ -575,22 +578,22 @@ class _Advising:
 class KeptFiles:
     """What a call of advise keeps in its store for the next one; without a store, nothing.
 
-    Each file is named by all that its content depends on. ``asked`` is what every search depends
-    on: another call may ask for something else.
+    Each file is named by all that its content depends on. ``depends_on`` is what every search
+    depends on: another call may ask for something else.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | None, asked: Sequence[str]):
+    def __init__(self, store: str | os.PathLike[str] | None, depends_on: Sequence[str]):
         self.store = None if store is None else make_directory(store)
         if self.store is not None:
             check_directory(self.store)
-        self._asked = asked
+        self._depends_on = depends_on
 
     def directory(self, name: str) -> Path | None:
         """Return where a sweep is kept; none without a name."""
         return self.store / name if self.store is not None and name else None
 
     def _file(self, name: str, *depends_on: str) -> Path | None:
-        return self.directory(f"{name}-{digest([*self._asked, *depends_on])}.json")
+        return self.directory(f"{name}-{digest([*self._depends_on, *depends_on])}.json")
 
     def affinity(self, name: str, *depends_on: str) -> Affinity | None:
         """Return the result of an earlier search, if there is one."""
@@ -624,21 +627,21 @@ class KeptFiles:
 
         If it cannot be written, ``notes`` says so, and it is returned as it was made.
         """
-        kept = self.directory(name)
-        if kept is not None and kept.is_file():
-            return prepare(kept)
-        made = make()
-        if kept is None:
-            return made
+        file = self.directory(name)
+        if file is not None and file.is_file():
+            return prepare(file)
+        prepared = make()
+        if file is None:
+            return prepared
         try:
-            with scratch_directory(kept.parent, ".hetero_lab-") as draft:
-                save(made.model, draft / kept.name)
+            with scratch_directory(file.parent, ".hetero_lab-") as draft:
+                save(prepared.model, draft / file.name)
                 for suffix in (".bin", ".xml"):  # the weights first: a structure implies them
-                    move((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+                    move((draft / file.name).with_suffix(suffix), file.with_suffix(suffix))
         except (OSError, RuntimeError, OutputPathError) as error:
             notes.append(f"The int8 variant could not be kept in store=: {error}")
-            return made
-        return prepare(kept)
+            return prepared
+        return prepare(file)
 
 
 def digest(parts: Sequence[str]) -> str:

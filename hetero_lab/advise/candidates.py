@@ -30,7 +30,7 @@ from hetero_lab.runtime.pieces import leave_cores
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_ORDERS = 6
+_MOST_ORDERS = 6  # all orders of three devices
 _MOST = 4  # finalists beside the reference and the results of searches
 _OF_THE_REST = 0.25  # share of the time left that a further compile may take
 
@@ -67,10 +67,10 @@ def candidates_for(
         try:
             placement = resolve(bound, what).placement
             together = merged_properties(device_properties, placement.device_properties, changes)
-            used = {*placement.devices, *placement.device_properties}
-            used |= {placement.virtual.kind} if placement.virtual else set()
-            own = {d: p for d, p in together.items() if d in used and p}
-            placement = replace(placement, label=label, device_properties=own)
+            keys = {*placement.devices, *placement.device_properties}
+            keys |= {placement.virtual.kind} if placement.virtual else set()
+            properties = {d: p for d, p in together.items() if d in keys and p}
+            placement = replace(placement, label=label, device_properties=properties)
             resolve(bound, placement)  # the properties, too
         except HeteroLabError as error:
             left_out[label] = str(error)
@@ -105,9 +105,11 @@ def candidates_for(
         gpus = [device for device in devices if takes_ratio(core, device)]
         if requests and len(gpus) > 1:
             label = f"HETERO:{','.join(gpus)} · equal weights"
-            own = {gpu: device_properties.get(gpu, {}) for gpu in gpus}
+            hints = {gpu: device_properties.get(gpu, {}) for gpu in gpus}
             try:
-                offer(Placement.balanced(bound, gpus, device_properties=own, core=core), label, {})
+                offer(
+                    Placement.balanced(bound, gpus, device_properties=hints, core=core), label, {}
+                )
             except HeteroLabError as error:
                 left_out[label] = str(error)
         # Without this a split lets requests wait for each other.
@@ -118,8 +120,8 @@ def candidates_for(
         ]
         first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
         if first is not None:
-            found = simplified(bound.graph, first.affinity, able)
-            for label, affinity in simplified_placements(found, first.label).items():
+            changes = simplified(bound.graph, first.affinity, able)
+            for label, affinity in simplified_placements(changes, first.label).items():
                 offer(affinity, label, free)
             if requests:  # as HETERO does by itself
                 offer(first.label, f"{first.label} · exclusive requests", {})
@@ -139,26 +141,26 @@ def over_all(
     """
     first, *others = devices
     one_at_a_time = {device: {"PERFORMANCE_HINT": "LATENCY"} for device in others}
-    given = {device: device_properties.get(device, {}) for device in devices}
-    own = merged_properties(one_at_a_time, given)
-    numbered = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
-    return f"MULTI:{','.join(numbered)}", leave_cores(own, core, n_left=requests)
+    properties = {device: device_properties.get(device, {}) for device in devices}
+    merged = merged_properties(one_at_a_time, properties)
+    parts = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
+    return f"MULTI:{','.join(parts)}", leave_cores(merged, core, n_left=requests)
 
 
 def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:
     """Return properties worth a try on a device alone, by what they add to its label."""
-    found: dict[str, dict[str, Any]] = {}
+    variations: dict[str, dict[str, Any]] = {}
     if len(precisions(device, core=core)) > 1:
-        found[" (f32)"] = {PRECISION_HINT: "f32"}
+        variations[" (f32)"] = {PRECISION_HINT: "f32"}
     spec = emulated_devices(core).get(device)
     is_cpu = (spec.base if spec else device) == "CPU"
     if requests > 1:
-        found[" · throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
+        variations[" · throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
         if is_cpu:
-            found[f" · {requests} streams"] = {"NUM_STREAMS": requests}
+            variations[f" · {requests} streams"] = {"NUM_STREAMS": requests}
     elif is_cpu and (os.cpu_count() or 1) > 1:
-        found[" · 1 thread"] = {"INFERENCE_NUM_THREADS": 1}
-    return found
+        variations[" · 1 thread"] = {"INFERENCE_NUM_THREADS": 1}
+    return variations
 
 
 def over_limit(
@@ -172,64 +174,64 @@ def over_limit(
     return excess_text(devices, held_bytes(graph, placement, devices), pools) if pools else ""
 
 
-def compile_times(known: Sequence[Judged]) -> dict[str, float]:
+def compile_times(candidates: Sequence[Judged]) -> dict[str, float]:
     """Return how long devices take to compile the model and infer once, in seconds.
 
     Of several candidates on a device alone the longest counts; ``""`` is any other device, which
     counts as the slowest one.
     """
-    found = {"": 0.0}
-    for candidate in known:
+    times_s = {"": 0.0}
+    for candidate in candidates:
         profile, devices = candidate.row.profile, candidate.placement.devices
         if profile is not None and len(devices) == 1:
             took_s = (profile.compile_ms + profile.first_inference_ms) / 1e3
-            found[devices[0]] = max(took_s, found.get(devices[0], 0.0))
-            found[""] = max(took_s, found[""])
-    return found
+            times_s[devices[0]] = max(took_s, times_s.get(devices[0], 0.0))
+            times_s[""] = max(took_s, times_s[""])
+    return times_s
 
 
 def choose_finalists(
-    known: Sequence[Judged],
-    found: Mapping[str, Placement | None],
+    candidates: Sequence[Judged],
+    results: Mapping[str, Placement | None],
     *,
     left_s: float,
     n_models: int = 1,
 ) -> dict[str, Placement]:
     """Return placements to measure again by label, the reference first; empty without time for it.
 
-    ``known`` are the raced candidates, the reference first; one is the best of them. A candidate
-    that the race did not reach may be the best as well: it comes last. ``found`` are the results
-    of searches, which were measured to be faster than the candidates of their kind.
+    ``candidates`` were raced, the reference first; one is the best of them. A candidate that the
+    race did not reach may be the best as well: it comes last. ``results`` are those of searches,
+    which were measured to be faster than the candidates of their kind.
 
-    The reference, the best and ``found`` have to fit into ``left_s`` seconds. Any other candidate
+    The reference, the best and ``results`` have to fit into ``left_s`` seconds. Any other candidate
     is taken unless its compiles, one for each of ``n_models`` variants, would need too much of the
     time that is left then.
     """
-    compile_s = compile_times(known)
+    compile_s = compile_times(candidates)
 
     def expected_s(placement: Placement) -> float:
         return n_models * sum(compile_s.get(d, compile_s[""]) for d in placement.devices)
 
-    placements = {c.row.label: c.placement for c in known}
-    best = by_label(known, BEST)[0].row.label
-    chosen = {label: placements[label] for label in (known[0].row.label, best)}
-    taken = [_what_runs(placement) for placement in chosen.values()]
+    placements = {c.row.label: c.placement for c in candidates}
+    best = by_label(candidates, BEST)[0].row.label
+    finalists = {label: placements[label] for label in (candidates[0].row.label, best)}
+    runs = [_what_runs(placement) for placement in finalists.values()]
     extra = {
         label: replace(p, label=label)
-        for label, p in found.items()
-        if p is not None and _what_runs(p) not in taken
+        for label, p in results.items()
+        if p is not None and _what_runs(p) not in runs
     }
-    needed_s = sum(expected_s(p) for p in [*chosen.values(), *extra.values()])
+    needed_s = sum(expected_s(p) for p in [*finalists.values(), *extra.values()])
     if needed_s >= left_s:
         return {}
-    others = [c for c in known if c.judgement in MAY_BE_BEST or c.row.status == BUDGET_ENDED]
+    others = [c for c in candidates if c.judgement in MAY_BE_BEST or c.row.status == BUDGET_ENDED]
     others.sort(key=lambda c: c.us)
-    for candidate in others[: _MOST + 1 - len(chosen)]:
-        own_s = expected_s(candidate.placement)
-        if own_s <= _OF_THE_REST * (left_s - needed_s):
-            chosen[candidate.row.label] = candidate.placement
-            needed_s += own_s
-    return {label: p for label, p in placements.items() if label in chosen} | extra
+    for candidate in others[: _MOST + 1 - len(finalists)]:
+        extra_s = expected_s(candidate.placement)
+        if extra_s <= _OF_THE_REST * (left_s - needed_s):
+            finalists[candidate.row.label] = candidate.placement
+            needed_s += extra_s
+    return {label: p for label, p in placements.items() if label in finalists} | extra
 
 
 def fast_and_accurate(

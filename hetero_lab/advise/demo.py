@@ -18,7 +18,7 @@ from hetero_lab.terminal import columns, command_line
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
-BUDGET_S = 20.0
+BUDGET_S = 20.0  # the whole demo takes about half a minute
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 
@@ -49,9 +49,9 @@ def run(directory: str) -> Advice:
     print("\n4. The answer")
     for sentence in advice.verdict.splitlines():
         _show(textwrap.fill(sentence, 96, break_on_hyphens=False))
-    recorded = read_recording(recordings() / "eight" / "alexnet.all")
+    recording = read_recording(recordings() / "eight" / "alexnet.all")
     print("\n5. Where a split wins: AlexNet on a real GPU, not measured here")
-    _show(str(recorded))
+    _show(str(recording))
 
     target = make_directory(directory)
     write_csv(target / "candidates.csv", advice.summary)
@@ -61,7 +61,7 @@ def run(directory: str) -> Advice:
     ]
     profiles = [p for c in split or () if (p := c.row.scaled_profile) is not None]
     page, title = target / "index.html", f"hetero-lab demo: {MODEL}"
-    hl.views.page([advice, *profiles, recorded], page, title=title)
+    hl.views.page([advice, *profiles, recording], page, title=title)
     if split is not None:
         split[1].placement.affinity.to_json(target / "simplified.json")
         simpler = "the placement with fewer subgraphs, for --affinity"
@@ -96,9 +96,9 @@ def _devices() -> list[str]:
 
 def _split(advice: Advice) -> tuple[Judged, Judged] | None:
     """Return HETERO's own choice and its simplified version, if there is one."""
-    known = {candidate.row.label: candidate for candidate in advice.candidates}
-    pairs = ((c, known.get(simplified_label(label))) for label, c in known.items())
-    return next(((own, other) for own, other in pairs if other is not None), None)
+    candidates = {candidate.row.label: candidate for candidate in advice.candidates}
+    pairs = ((c, candidates.get(simplified_label(label))) for label, c in candidates.items())
+    return next(((first, other) for first, other in pairs if other is not None), None)
 
 
 def _next_steps(deployed: Path | None) -> str:

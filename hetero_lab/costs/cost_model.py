@@ -264,8 +264,8 @@ class CostModel(Framed):
             if row.predicted_us > 0.0
         ]
         scale = math.sqrt(statistics.fmean(squares)) if squares else math.inf
-        seen = np.array(self.seen_us).reshape(-1, len(self.devices) + 1)
-        return Uncertainty(seen, scale, len(squares))
+        parts_us = np.array(self.seen_us).reshape(-1, len(self.devices) + 1)
+        return Uncertainty(parts_us, scale, len(squares))
 
     @checked
     def explain(self, affinity: Affinity) -> Prediction:
@@ -274,22 +274,22 @@ class CostModel(Framed):
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
         """Return a copy in which hand-overs between devices cost ``factor`` times as much."""
-        scaled = {
+        boundaries = {
             (source, target): BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
             for (source, target), cost in self.boundaries.items()
             if source != target
         }
-        return dataclasses.replace(self, boundaries={**self.boundaries, **scaled})
+        return dataclasses.replace(self, boundaries={**self.boundaries, **boundaries})
 
     @property
     def mape(self) -> float:
         """Mean absolute relative error on the validation placements."""
-        return statistics.fmean(abs(row.error) for row in self._validated())
+        return statistics.fmean(abs(row.error) for row in self._require_validation())
 
     @property
     def r2(self) -> float:
         """Share of the variance of the measured latencies that is predicted."""
-        rows = self._validated()
+        rows = self._require_validation()
         mean = statistics.fmean(row.measured_us for row in rows)
         total = math.fsum((row.measured_us - mean) ** 2 for row in rows)
         rest = math.fsum((row.measured_us - row.predicted_us) ** 2 for row in rows)
@@ -304,7 +304,7 @@ class CostModel(Framed):
         rows = [[getattr(row, name) for name in names] for row in self.validation_rows]
         return frame_of(rows, names).astype({"label": "str", **dict.fromkeys(names[2:], float)})
 
-    def _validated(self) -> tuple[ValidationRow, ...]:
+    def _require_validation(self) -> tuple[ValidationRow, ...]:
         if not self.validation_rows:
             raise PlanError(
                 "This cost model was not validated: it holds no placement that the fit has not "
@@ -323,10 +323,11 @@ class CostModel(Framed):
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
-        own, other = _signature(self.graph), _signature(graph)
-        missing = [name for name in other if name not in own]
-        gone = [name for name in own if name not in other]
-        different = [name for name in own if name in other and not _same_op(own[name], other[name])]
+        nodes, others = _signature(self.graph), _signature(graph)
+        missing = [name for name in others if name not in nodes]
+        gone = [name for name in nodes if name not in others]
+        common = [name for name in nodes if name in others]
+        different = [name for name in common if not _same_op(nodes[name], others[name])]
         if not (missing or gone or different):
             return
 
@@ -365,10 +366,10 @@ class CostModel(Framed):
                 f"{', '.join(devices)}."
             )
         for device in devices:
-            own, other = self.device_properties.get(device, {}), properties.get(device, {})
-            if {k: str(v) for k, v in own.items()} != {k: str(v) for k, v in other.items()}:
+            ours, other = self.device_properties.get(device, {}), properties.get(device, {})
+            if {k: str(v) for k, v in ours.items()} != {k: str(v) for k, v in other.items()}:
                 raise PlanError(
-                    f"This cost model holds for {device} with {dict(own)!r}, not {dict(other)!r}. "
+                    f"This cost model holds for {device} with {dict(ours)!r}, not {dict(other)!r}. "
                     "Leave device_properties= out, or calibrate with these."
                 )
 
@@ -474,11 +475,11 @@ def _signature(graph: OpGraph) -> dict[str, Any]:
     }
 
 
-def _same_op(own: Any, other: Any) -> bool:
+def _same_op(node: Any, other: Any) -> bool:
     """Compare two entries of a signature; sizes count where both know them."""
-    if own[:2] != other[:2] or len(own[2]) != len(other[2]):
+    if node[:2] != other[:2] or len(node[2]) != len(other[2]):
         return False
-    return all(a is None or b is None or a == b for a, b in zip(own[2], other[2], strict=True))
+    return all(a is None or b is None or a == b for a, b in zip(node[2], other[2], strict=True))
 
 
 def _to_data(costs: CostModel) -> dict[str, Any]:
@@ -506,15 +507,21 @@ def _from_data(data: dict[str, Any]) -> CostModel:
                 fields[name] = msgspec.convert(data[name], kind)
             except msgspec.ValidationError as error:
                 raise ValueError(f"{name}: {error}") from error
-    priced = {(source, end): BoundaryCost(*cost) for source, end, *cost in fields["boundaries"]}
-    return CostModel(**{**fields, "boundaries": priced})
+    boundaries = {(source, end): BoundaryCost(*cost) for source, end, *cost in fields["boundaries"]}
+    return CostModel(**{**fields, "boundaries": boundaries})
 
 
 _TYPES = get_type_hints(CostModel)
 _ADDED_LATER = {
-    "notes", "interrupted", "scenario", "prefill", "seen_us", "measured_memory",
-    "executor_us", "contention",
-}  # fmt: skip
+    "notes",
+    "interrupted",
+    "scenario",
+    "prefill",
+    "seen_us",
+    "measured_memory",
+    "executor_us",
+    "contention",
+}
 
 
 def _check_terms(costs: CostModel) -> None:
@@ -549,8 +556,8 @@ def _check_terms(costs: CostModel) -> None:
         if not 0 <= term.port < len(op.outputs):
             raise PlanError(f"{where}: the op has no such output.")
         _check_columns([term.leave_us, term.enter_us], n, where)
-        read = [graph.ops[producer] for producer, _ in op.inputs]
-        single = {other.name for other in read if len(other.outputs) == 1}
+        producers = [graph.ops[producer] for producer, _ in op.inputs]
+        single = {other.name for other in producers if len(other.outputs) == 1}
         for name in term.keeps:
             if name not in single:
                 raise PlanError(
@@ -587,9 +594,9 @@ def _check_units(costs: CostModel) -> None:
                 why = "is in two units" if op in unit_of else "is not an op that can be placed"
                 raise PlanError(f"{shorten(op)} {why}; see {where}.")
             unit_of[op] = number
-    left = sorted(placeable - unit_of.keys())
-    if left:
-        raise PlanError(f"{len(left)} ops are in no unit: {names_at_hand(left)}.")
+    orphans = sorted(placeable - unit_of.keys())
+    if orphans:
+        raise PlanError(f"{len(orphans)} ops are in no unit: {names_at_hand(orphans)}.")
     for path in graph.stateful_paths:
         names = [graph.ops[index].name for index in path]
         if len({unit_of[name] for name in names if name in unit_of}) > 1:
@@ -631,9 +638,9 @@ def _check_costs(values: Iterable[float | None], where: str) -> None:
             raise PlanError(f"{where}: {value!r} is not a cost. Costs are finite and at least 0.")
 
 
-def _check_names(names: Iterable[str], known: Container[str], where: str) -> None:
+def _check_names(names: Iterable[str], available: Container[str], where: str) -> None:
     for name in names:
-        if name not in known:
+        if name not in available:
             raise PlanError(
                 f"{where}: {shorten(name)} is not an op of the model that can be placed."
             )

@@ -26,7 +26,7 @@ from hetero_lab.placement.partition import predict
 
 LEAVES, ENTERS = "leaves", "enters"
 US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
-_OTHER_ROLE = 3.0
+_OTHER_ROLE = 3.0  # as unlike as a tensor of e³, 20 times the size
 _NEAREST = 4  # examples behind a guess
 _MOST_SCALED = 4.0  # limit to the factor by which an example is scaled to a larger tensor
 _CHOOSE = CONVOLUTIONS | {"BinaryConvolution", "DeformableConvolution"}
@@ -101,9 +101,9 @@ def fusion_groups(
 ) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return which ops each device executes as one node, by the placement with most ops on it."""
     most: dict[str, tuple[int, tuple[tuple[str, ...], ...]]] = {}
-    for seen in observations:
+    for observation in observations:
         for device in devices:
-            nodes = [node.ops for node in seen.nodes if node.device == device]
+            nodes = [node.ops for node in observation.nodes if node.device == device]
             count = sum(map(len, nodes))
             if count > most.get(device, (0, ()))[0]:
                 groups = {op: ops for ops in nodes if len(ops) > 1 for op in ops}
@@ -116,14 +116,14 @@ def read_parts(
 ) -> Parts:
     """Learn times, lost fusion and reorders from the counters of all observations."""
     groups = fusion_groups(observations, devices)
-    nodes = [node for seen in observations for node in _regrouped(seen.nodes, groups)]
+    nodes = [node for o in observations for node in _regrouped_nodes(o.nodes, groups)]
     op_us, runs = _op_times(graph, devices, groups, nodes)
     pairs = fused_pairs(graph, groups)
     lost = _lost_fusion(graph, devices, pairs, op_us, nodes)
     return Parts(groups, op_us, runs, lost, _reorders(graph, devices, observations))
 
 
-def _regrouped(
+def _regrouped_nodes(
     nodes: Sequence[ExecutedNode], groups: Mapping[str, Iterable[tuple[str, ...]]]
 ) -> list[ExecutedNode]:
     """Give ops without a time of their own to the node of their group, where there is one.
@@ -133,22 +133,22 @@ def _regrouped(
     """
     group_of = {(d, op): set(ops) for d, all_ops in groups.items() for ops in all_ops for op in ops}
     leads = {(node.subgraph, node.ops[0]) for node in nodes}
-    moved: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-    kept: list[ExecutedNode] = []
+    extra_ops: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    rest: list[ExecutedNode] = []
     for node in nodes:
-        own = group_of.get((node.device, node.ops[0]), set())
+        leader_group = group_of.get((node.device, node.ops[0]), set())
         stay = [node.ops[0]]
         for op in node.ops[1:]:
             group = group_of.get((node.device, op), set())
-            other = next((o for o in group - own if (node.subgraph, o) in leads), None)
+            other = next((o for o in group - leader_group if (node.subgraph, o) in leads), None)
             if other is None:
                 stay.append(op)
             else:
-                moved[node.subgraph, other].append(op)
-        kept.append(replace(node, ops=tuple(stay)))
+                extra_ops[node.subgraph, other].append(op)
+        rest.append(replace(node, ops=tuple(stay)))
     return [
-        replace(node, ops=(*node.ops, *moved.get((node.subgraph, node.ops[0]), ())))
-        for node in kept
+        replace(node, ops=(*node.ops, *extra_ops.get((node.subgraph, node.ops[0]), ())))
+        for node in rest
     ]
 
 
@@ -160,21 +160,21 @@ def _op_times(
 ) -> tuple[dict[tuple[str, str], float], frozenset[tuple[str, str]]]:
     """Return op times, where a group that is together counts as its leader's, and the leaders."""
     whole = {(d, frozenset(ops)): ops[0] for d in devices for ops in groups.get(d, ())}
-    grouped = {(d, op) for d in devices for ops in groups.get(d, ()) for op in ops}
-    seen: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    members = {(d, op) for d in devices for ops in groups.get(d, ()) for op in ops}
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for node in nodes:
-        alone = len(node.ops) == 1 and (node.device, node.ops[0]) not in grouped
+        alone = len(node.ops) == 1 and (node.device, node.ops[0]) not in members
         leader = whole.get((node.device, frozenset(node.ops)), node.ops[0] if alone else None)
         if leader is not None:
-            seen[leader, node.device].append(node.us)
-    op_us = {key: float(np.median(us)) for key, us in seen.items()}
+            times[leader, node.device].append(node.us)
+    op_us = {key: float(np.median(us)) for key, us in times.items()}
     # For a node that was never seen whole, take the time of a part.
     for node in nodes:
         ops = next((g for g in groups.get(node.device, ()) if node.ops[0] in g), node.ops)
         if not any((op, node.device) in op_us for op in ops):
             op_us[node.ops[0], node.device] = node.us
     runs = frozenset(op_us)
-    _fill_in(graph, devices, op_us, grouped)
+    _fill_in(graph, devices, op_us, members)
     return op_us, runs
 
 
@@ -182,7 +182,7 @@ def _fill_in(
     graph: OpGraph,
     devices: Sequence[str],
     op_us: dict[tuple[str, str], float],
-    grouped: set[tuple[str, str]],
+    members: set[tuple[str, str]],
 ) -> None:
     """Guess times that no counter shows from another device's, in proportion."""
     for device in devices:
@@ -192,7 +192,7 @@ def _fill_in(
             ratio = sum(op_us[op, device] for op in both) / other_us if other_us else 1.0
             for op in graph.placeable:
                 name = graph.ops[op].name
-                unseen = (name, device) not in op_us and (device, name) not in grouped
+                unseen = (name, device) not in op_us and (device, name) not in members
                 if unseen and (name, other) in op_us:
                     op_us[name, device] = ratio * op_us[name, other]
 
@@ -264,15 +264,15 @@ def _reorders(
         for c in observation.conversions:
             if c.way == ENTERS or c.op not in keeps or c.op in has:
                 every[c.op, c.port, c.device, c.way].append(c.us)
-    seen = {key: float(np.median(us)) for key, us in every.items()}
+    median_us = {key: float(np.median(us)) for key, us in every.items()}
     examples: defaultdict[tuple[str, str], list[Example]] = defaultdict(list)
-    for (op, port, device, way), us in seen.items():
+    for (op, port, device, way), us in median_us.items():
         examples[device, way].append(Example.of(graph, op, port, us))
 
     def cost(op: str, port: int, device: str, way: str) -> float:
         like = examples.get((device, way))
-        if (op, port, device, way) in seen or not like:
-            return seen.get((op, port, device, way), 0.0)
+        if (op, port, device, way) in median_us or not like:
+            return median_us.get((op, port, device, way), 0.0)
         return guess(Example.of(graph, op, port), like)
 
     terms = []
@@ -283,9 +283,9 @@ def _reorders(
                 tuple(cost(op.name, port, device, way) for device in devices)
                 for way in (LEAVES, ENTERS)
             )
-            kept = keeps.get(op.name, ())
-            if kept or any(leave) or any(enter):
-                terms.append(Reorder(op.name, port, leave, enter, kept))
+            sources = keeps.get(op.name, ())
+            if sources or any(leave) or any(enter):
+                terms.append(Reorder(op.name, port, leave, enter, sources))
     return tuple(terms)
 
 
@@ -296,15 +296,15 @@ def kept_layouts(graph: OpGraph) -> dict[str, tuple[str, ...]]:
         op = graph.ops[index]
         if op.type not in _KEEP_FROM_SAME_SHAPE | _KEEP or not _has_blocks(op):
             continue
-        read = dict.fromkeys(graph.ops[producer] for producer, _ in op.inputs)
+        producers = dict.fromkeys(graph.ops[producer] for producer, _ in op.inputs)
         keeps[op.name] = tuple(
             other.name
-            for other in read
+            for other in producers
             if (other.name in keeps or other.type in _CHOOSE)
             and _has_blocks(other)
             and (op.type in _KEEP or other.outputs[0].shape == op.outputs[0].shape)
         )
-    return {name: kept for name, kept in keeps.items() if kept}
+    return {name: sources for name, sources in keeps.items() if sources}
 
 
 def _has_blocks(op: Op) -> bool:
@@ -316,15 +316,15 @@ def _has_blocks(op: Op) -> bool:
 
 
 def _with_layout(
-    graph: OpGraph, keeps: Mapping[str, tuple[str, ...]], seen: Observation
+    graph: OpGraph, keeps: Mapping[str, tuple[str, ...]], observation: Observation
 ) -> set[str]:
     """Return the ops whose tensor has a layout that was chosen in their subgraph."""
-    home = predict(graph, seen.affinity).home
+    home = predict(graph, observation.affinity).home
     has: set[str] = set()
     for op in graph:
         chooses = op.type in _CHOOSE and _has_blocks(op)
-        kept = (name for name in keeps.get(op.name, ()) if name in has)
-        if chooses or any(home[graph.index_of[name]] == home[op.index] for name in kept):
+        sources = (name for name in keeps.get(op.name, ()) if name in has)
+        if chooses or any(home[graph.index_of[name]] == home[op.index] for name in sources):
             has.add(op.name)
     return has
 
@@ -344,25 +344,25 @@ class Example:
 
     @classmethod
     def of(cls, graph: OpGraph, op: str, port: int, us: float = 0.0) -> Example:
-        made = graph.op(op)
-        tensor = made.outputs[port]
-        before = {graph.ops[i].type for i, _ in made.inputs} - {CONSTANT}
-        after = {graph.ops[use.index].type for use in graph.consumers[made.index]}
-        role = (tuple(sorted(before)), (made.type,), tuple(sorted(after)))
+        maker = graph.op(op)
+        tensor = maker.outputs[port]
+        before = {graph.ops[i].type for i, _ in maker.inputs} - {CONSTANT}
+        after = {graph.ops[use.index].type for use in graph.consumers[maker.index]}
+        role = (tuple(sorted(before)), (maker.type,), tuple(sorted(after)))
         return cls(role, tensor.shape, tensor.n_bytes or 0, us)
 
 
-def guess(wanted: Example, examples: Sequence[Example]) -> float:
+def guess(target: Example, examples: Sequence[Example]) -> float:
     """Guess a time from the examples nearest in size, shape, and types of ops."""
-    if not wanted.n_bytes:
+    if not target.n_bytes:
         return 0.0
-    near = sorted((_distance(wanted, e), e.n_bytes, e.us) for e in examples if e.n_bytes)
+    near = sorted((_distance(target, e), e.n_bytes, e.us) for e in examples if e.n_bytes)
     if not near:
-        return US_PER_BYTE * wanted.n_bytes
+        return US_PER_BYTE * target.n_bytes
     near = near[:_NEAREST]
     weights = np.exp(-np.array([distance for distance, _, _ in near]))
-    scaled = [us * min(wanted.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
-    return float(weights @ np.array(scaled) / weights.sum())
+    times_us = [us * min(target.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
+    return float(weights @ np.array(times_us) / weights.sum())
 
 
 def _distance(a: Example, b: Example) -> float:

@@ -23,7 +23,7 @@ from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 
-_GOLDEN = 0.618033988749895
+_GOLDEN = 0.618033988749895  # its multiples, modulo 1, fill the interval most evenly
 _MIDDLING = 8  # switches
 
 
@@ -97,24 +97,24 @@ def inseparable_ops(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
 
 def _members(graph: OpGraph, leader: Callable[[int], int]) -> tuple[tuple[str, ...], ...]:
     """Return the names of the placeable ops that have one leader, in topological order."""
-    found = grouped((leader(index), graph.ops[index].name) for index in graph.placeable)
-    return tuple(map(tuple, found.values()))
+    ops_of = grouped((leader(index), graph.ops[index].name) for index in graph.placeable)
+    return tuple(map(tuple, ops_of.values()))
 
 
 def repeated_layers(graph: OpGraph, what_for: str) -> Blocks:
     """Return the layers of a model; PlanError, with what they are needed for, if it has none."""
-    found = find_blocks(graph)
-    if not found.n_blocks:
+    blocks = find_blocks(graph)
+    if not blocks.n_blocks:
         raise PlanError(f"{shorten(graph.name)} has no repeated layers {what_for}")
-    return found
+    return blocks
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
     """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
-    found = repeated_layers(graph, "between which a language model could be cut.")
-    units: list[list[str]] = [[] for _ in range(found.n_blocks + 2)]
+    blocks = repeated_layers(graph, "between which a language model could be cut.")
+    units: list[list[str]] = [[] for _ in range(blocks.n_blocks + 2)]
     for index in graph.placeable:
-        units[found.of_op[index] + 1].append(graph.ops[index].name)
+        units[blocks.of_op[index] + 1].append(graph.ops[index].name)
     return tuple(tuple(ops) for ops in units if ops)
 
 
@@ -141,13 +141,13 @@ def fused_pairs(
 
 def _group_of(device: str, groups: Iterable[Collection[str]]) -> dict[str, int]:
     """Return op → number of its group on a device."""
-    found: dict[str, int] = {}
+    number_of: dict[str, int] = {}
     for number, group in enumerate(groups):
-        twice = [op for op in group if op in found]
+        twice = [op for op in group if op in number_of]
         if twice:
             raise PlanError(f"{names_at_hand(twice)} are in two fusion groups of {device}.")
-        found.update(dict.fromkeys(group, number))
-    return found
+        number_of.update(dict.fromkeys(group, number))
+    return number_of
 
 
 def segmented_affinities(
@@ -169,16 +169,16 @@ def segmented_affinities(
     rng = np.random.default_rng(seed)
     devices = list(support)
     most = max(1, min(most_switches, len(blocks) // 2))
-    found: dict[Affinity, None] = {}
-    for attempt in range(4 * n):
-        if len(found) == n:
+    affinities: dict[Affinity, None] = {}
+    for attempt in range(4 * n):  # some repeat a placement
+        if len(affinities) == n:
             break
-        # A low-discrepancy walk (Kronecker) over log(switches) and over the share of a device.
+        # A low-discrepancy walk (Kronecker) over log(switches) and a share of 10 to 90 %.
         level, share = (attempt * _GOLDEN) % 1.0, (0.5 + attempt * _GOLDEN**2) % 1.0
         switches = max(1, round(most**level))
-        made = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
-        found.setdefault(made)
-    return list(found)
+        affinity = _segments(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
+        affinities.setdefault(affinity)
+    return list(affinities)
 
 
 def alternating_affinities(
@@ -197,13 +197,13 @@ def alternating_affinities(
         depth[op.index] = 1 + max(above, default=-1)
     n_parts = -(-len(leaders) // most_switches)
     part = {leader: number * n_parts // len(leaders) for number, leader in enumerate(leaders)}
-    turned = [(*devices[first:], *devices[:first]) for first in range(len(devices))]
-    found: dict[Affinity, None] = {}
+    rotations = [(*devices[first:], *devices[:first]) for first in range(len(devices))]
+    affinities: dict[Affinity, None] = {}
     for number, phase in itertools.product(range(n_parts), range(len(devices))):
         first = {x: (depth[x] if part[x] == number else number) + phase for x in leaders}
-        order = {leader: turned[at % len(devices)] for leader, at in first.items()}
-        found[on_first_able(graph, support, order)] = None
-    return list(found)
+        order = {leader: rotations[at % len(devices)] for leader, at in first.items()}
+        affinities[on_first_able(graph, support, order)] = None
+    return list(affinities)
 
 
 def on_first_able(
@@ -216,7 +216,7 @@ def on_first_able(
     for index in graph.placeable:
         name = graph.ops[index].name
         device_of[name] = next(d for d in order[graph.leader[index]] if name in support[d])
-    return placed(graph, device_of)
+    return affinity_of(graph, device_of)
 
 
 def block_affinities(
@@ -233,17 +233,17 @@ def block_affinities(
     """
     pairs = list(itertools.permutations(support, 2))
     n_cuts = len(units) - 3
-    found: dict[Affinity, None] = {}
+    affinities: dict[Affinity, None] = {}
     for number in range(20 * n_cuts * len(pairs)):
-        if len(found) == n:
+        if len(affinities) == n:
             break
         before, after = pairs[number % len(pairs)]
         end = 2 + int((0.5 + number * _GOLDEN) % 1.0 * n_cuts)
         parts = ((before, units[:end]), (after, units[end:]))
         if all(set(ops) <= set(support[device]) for device, part in parts for ops in part):
             device_of = {op: device for device, part in parts for ops in part for op in ops}
-            found.setdefault(placed(graph, device_of))
-    return list(found)
+            affinities.setdefault(affinity_of(graph, device_of))
+    return list(affinities)
 
 
 def scattered_affinities(
@@ -252,23 +252,23 @@ def scattered_affinities(
     """Return up to ``n`` placements that divide a model by op types, and by neighbourhoods."""
     rng = np.random.default_rng(seed)
     devices = list(support)
-    found: dict[Affinity, None] = {}
+    affinities: dict[Affinity, None] = {}
     for number in range(n):
         pick = _types if number % 2 else _neighbourhoods
-        chosen = pick(graph, float(rng.uniform(0.2, 0.8)), rng)
+        leaders = pick(graph, float(rng.uniform(0.2, 0.8)), rng)
         first = int(rng.integers(len(devices)))
         forward = [*devices[first:], *devices[:first]]
-        order = {x: forward if x in chosen else forward[::-1] for x in graph.leader}
-        found[on_first_able(graph, support, order)] = None
-    return list(found)
+        order = {x: forward if x in leaders else forward[::-1] for x in graph.leader}
+        affinities[on_first_able(graph, support, order)] = None
+    return list(affinities)
 
 
 def _types(graph: OpGraph, share: float, rng: np.random.Generator) -> set[int]:
     """Return the leaders of about a share of the op types."""
     leaders = {graph.leader[index] for index in graph.placeable}
     types = sorted({graph.ops[leader].type for leader in leaders})
-    kept = set(rng.permutation(types)[: max(1, round(share * len(types)))].tolist())
-    return {leader for leader in leaders if graph.ops[leader].type in kept}
+    sample = set(rng.permutation(types)[: max(1, round(share * len(types)))].tolist())
+    return {leader for leader in leaders if graph.ops[leader].type in sample}
 
 
 def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> set[int]:
@@ -280,18 +280,18 @@ def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> s
             if b in near and a != b:
                 near[a].add(b)
                 near[b].add(a)
-    leaders, chosen = sorted(near), set()
-    while len(chosen) < share * len(leaders):
+    leaders, members = sorted(near), set()
+    while len(members) < share * len(leaders):
         size = int(rng.integers(2, max(3, len(leaders) // 4)))
         queue = [leaders[int(rng.integers(len(leaders)))]]
         for leader in queue:  # grows as it goes: breadth first
             if size == 0:
                 break
-            if leader not in chosen:
-                chosen.add(leader)
+            if leader not in members:
+                members.add(leader)
                 size -= 1
-            queue += sorted(near[leader] - chosen - set(queue))
-    return chosen
+            queue += sorted(near[leader] - members - set(queue))
+    return members
 
 
 def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
@@ -319,10 +319,10 @@ def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
         alive[last] -= 1
     whole = (alive.cumsum() == 1) & (torn.cumsum() == 0)
     names = [graph.ops[index].name for index in order]
-    found = [n + 1 for n in range(len(order) - 1) if whole[n]]
-    if most is not None and len(found) > most:
-        found = [found[int((number + 0.5) * len(found) / most)] for number in range(most)]
-    return [frozenset(names[:n]) for n in found]
+    lengths = [n + 1 for n in range(len(order) - 1) if whole[n]]
+    if most is not None and len(lengths) > most:
+        lengths = [lengths[int((number + 0.5) * len(lengths) / most)] for number in range(most)]
+    return [frozenset(names[:n]) for n in lengths]
 
 
 def cut_at(
@@ -352,10 +352,10 @@ def middling_affinity(
     """
     switches = max(1, min(_MIDDLING, len(blocks) // 2))
     rng = np.random.default_rng(0)
-    return _segmented(graph, support, blocks, switches, list(support), 1 / len(support), rng)
+    return _segments(graph, support, blocks, switches, list(support), 1 / len(support), rng)
 
 
-def _segmented(
+def _segments(
     graph: OpGraph,
     support: Mapping[str, Collection[str]],
     blocks: Sequence[Sequence[str]],
@@ -376,14 +376,14 @@ def _segmented(
     ends = np.cumsum(lengths / lengths.sum()) * len(blocks)
     device_of: dict[str, str] = {}
     for number, ops in enumerate(blocks):
-        wanted = devices[int(turn[min(int(np.searchsorted(ends, number + 0.5)), switches)])]
+        choice = devices[int(turn[min(int(np.searchsorted(ends, number + 0.5)), switches)])]
         able = [device for device in devices if set(ops) <= set(support[device])]
-        device = wanted if wanted in able else able[int(rng.integers(len(able)))]
+        device = choice if choice in able else able[int(rng.integers(len(able)))]
         device_of.update(dict.fromkeys(ops, device))
-    return placed(graph, device_of)
+    return affinity_of(graph, device_of)
 
 
-def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
+def affinity_of(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
     """Return the affinity with these devices; other nodes follow their leaders."""
     some = next(iter(device_of.values()))
     return Affinity.from_graph(graph, lambda op: device_of.get(op, some))

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _PART = ["kind", "name", "before", "after"]
 _TIMES = ["before_us", "after_us", "difference_us"]
-_MOST_TYPES = 4
-_MOST_PARTS = 3
+# A sentence names so many; the tables have all.
+_MOST_TYPES, _MOST_PARTS = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Side:
     @property
     def structure(self) -> tuple[int, int, int]:
         """Numbers of subgraphs and boundaries, and bytes of the boundaries."""
-        made = self.partition
-        return made.n_subgraphs, len(made.boundaries), made.boundary_bytes
+        partition = self.partition
+        return partition.n_subgraphs, len(partition.boundaries), partition.boundary_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class Difference(Displayed):
         """The ops that move: ``op, op_type, before, after``, with costs their times."""
         if self.predicted_ns is None:
             return self.moved
-        priced = self.predicted_ns
-        of_ops = priced[priced["kind"] == OPS].rename(columns={"name": "op"})
-        own = _in_us(of_ops)[["op", *_TIMES]]
-        return self.moved.merge(own, on="op", how="left")
+        parts = self.predicted_ns
+        of_ops = parts[parts["kind"] == OPS].rename(columns={"name": "op"})
+        times = _in_us(of_ops)[["op", *_TIMES]]
+        return self.moved.merge(times, on="op", how="left")
 
     @property
     def devices(self) -> pd.DataFrame:
@@ -206,7 +206,7 @@ class Difference(Displayed):
         """Hand-overs that appear and vanish, with bytes; with costs their predicted time."""
         sides = [self.before.partition, self.after.partition]
         old, new = map(_hand_overs, sides)
-        n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
+        n_bytes = {b.tensor: b.n_bytes for side in sides for b in side.boundaries}
         changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
         key, counts = ["tensor", "source_device", "target_device"], ["n_before", "n_after"]
         frame = frame_of(
@@ -226,10 +226,10 @@ class Difference(Displayed):
 
         PlanError without costs.
         """
-        summed = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
-        summed = summed.reindex(list(KINDS), fill_value=0)
-        summed.loc["total"] = summed.sum()
-        return _in_us(summed.rename_axis("kind").reset_index())
+        totals = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
+        totals = totals.reindex(list(KINDS), fill_value=0)
+        totals.loc["total"] = totals.sum()
+        return _in_us(totals.rename_axis("kind").reset_index())
 
     @property
     def parts(self) -> pd.DataFrame:
@@ -239,8 +239,8 @@ class Difference(Displayed):
         they are the devices that it leaves and enters, whichever placement has it. PlanError
         without costs.
         """
-        priced = self.priced_ns
-        differ = _in_us(priced[priced["before_ns"] != priced["after_ns"]])
+        parts = self.priced_ns
+        differ = _in_us(parts[parts["before_ns"] != parts["after_ns"]])
         return differ.sort_values(
             "difference_us", key=abs, ascending=False, kind="stable", ignore_index=True
         )
@@ -287,12 +287,12 @@ class Difference(Displayed):
         return [*lines, *self.notes]
 
     def _front_tables(self) -> dict[str, pd.DataFrame]:
-        shown = {"": self.summary}
+        tables = {"": self.summary}
         if self.predicted_ns is not None and len(self.parts):
-            shown["Where the difference comes from"] = self.parts
+            tables["Where the difference comes from"] = self.parts
         if len(self.moved):
-            shown["Ops that move"] = self.ops
-        return shown
+            tables["Ops that move"] = self.ops
+        return tables
 
 
 def change(difference_us: float) -> str:
@@ -330,8 +330,8 @@ def _moved_sentence(difference: Difference) -> str:
 
 
 def _types(types: Iterable[str]) -> str:
-    counted = [f"{n} {op_type}" for op_type, n in Counter(types).most_common()]
-    return first_of(counted, _MOST_TYPES, "types")
+    counts = [f"{n} {op_type}" for op_type, n in Counter(types).most_common()]
+    return first_of(counts, _MOST_TYPES, "types")
 
 
 def _structure_sentence(before: Side, after: Side) -> str:
@@ -386,11 +386,11 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
         return
     interval = f"95 % interval {change(timed.low_us)} to {change(timed.high_us)}"
     if timed.low_us <= 0.0 <= timed.high_us:
-        seen, sure = "After looks", ", within chance"
+        start, caveat = "After looks", ", within chance"
     else:
-        seen, sure = "After was measured", ""
+        start, caveat = "After was measured", ""
     word = "faster" if timed.difference_us < 0 else "slower"
-    yield f"{seen} {number(abs(timed.difference_us))} µs {word}{sure} ({interval}; {level})."
+    yield f"{start} {number(abs(timed.difference_us))} µs {word}{caveat} ({interval}; {level})."
     if difference.predicted_ns is not None:
         inside = timed.low_us <= difference.predicted_us <= timed.high_us
         yield f"The prediction lies {'within' if inside else 'outside'} that interval."
@@ -414,10 +414,8 @@ def compare_placements(
         costs.check_graph(graph)
         predicted_ns = _predicted_ns(costs, before[1], after[1])
         margin_us = costs.predictor(before[1]).margin_us(costs.predictor(after[1]))
-    return Difference(
-        graph, Side(*before), Side(*after), predicted_ns, margin_us, measurement,
-        dict(emulated or {}), notes,
-    )  # fmt: skip
+    sides, bases = (Side(*before), Side(*after)), dict(emulated or {})
+    return Difference(graph, *sides, predicted_ns, margin_us, measurement, bases, notes)
 
 
 def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.DataFrame:
@@ -471,5 +469,5 @@ def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace ``before_ns`` and ``after_ns`` by their times and difference in µs."""
     before, after = frame["before_ns"], frame["after_ns"]
     times = zip(_TIMES, (before, after, after - before), strict=True)
-    kept = frame.drop(columns=["before_ns", "after_ns"])
-    return kept.assign(**{name: ns / 1000.0 for name, ns in times})
+    rest = frame.drop(columns=["before_ns", "after_ns"])
+    return rest.assign(**{name: ns / 1000.0 for name, ns in times})

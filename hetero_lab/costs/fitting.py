@@ -26,7 +26,7 @@ from hetero_lab.costs.design import split_into_units
 from hetero_lab.model.opgraph import OpGraph
 
 _HUBER = 1.5  # residuals beyond this many standard deviations count linearly
-_ROUNDS = 6
+_ROUNDS = 6  # further ones change fitted latencies by a millionth at most
 _WEIGHT_SPREAD = 0.15  # standard deviation of the prior of the counters' weight, around 1
 _LEVELS = (0.5, 2.0)  # limits to the correction of a placement's counters
 # Standard deviations of priors: µs of a hand-over, and spread memory as a share of the shortest
@@ -57,13 +57,13 @@ def fit(
     GPU.
     """
     devices = tuple(support)
-    seen = list(observations)
+    samples = list(observations)
 
-    def read(seen: Sequence[Observation]) -> Parts:
-        parts = read_parts(graph, devices, seen)
+    def parts_of(samples: Sequence[Observation]) -> Parts:
+        parts = read_parts(graph, devices, samples)
         return parts if layers is None else _of_layers(graph, devices, layers, parts)
 
-    parts, units = read(seen), layers
+    parts, units = parts_of(samples), layers
     if units is None:
         units = split_into_units(graph, support, parts.groups, coarse=coarse)
     n = len(devices)
@@ -72,16 +72,18 @@ def fit(
     by_counters = np.repeat([1.0, 0.0], [n, 2 * n + 2 * n**2 + 2])
     for again in (True, False):
         raw = _model(graph, devices, support, units, parts, by_counters)
-        table = _features(raw, parts, seen)
-        found = _estimate(table, seen, devices, own_memory)
+        table = _features(raw, parts, samples)
+        coefficients = _estimate(table, samples, devices, own_memory)
         if again:
             # Costs that counters do not show. Spread memory slows down the nodes themselves.
-            beside = found.copy()
+            beside = coefficients.copy()
             beside[:n] = beside[-2] = 0.0
             latencies = (table @ beside).tolist()
-            seen = [_levelled(o, us) for o, us in zip(observations, latencies, strict=True)]
-            parts = read(seen)
-    return _model(graph, devices, support, units, parts, found)
+            samples = [
+                _level_counters(o, us) for o, us in zip(observations, latencies, strict=True)
+            ]
+            parts = parts_of(samples)
+    return _model(graph, devices, support, units, parts, coefficients)
 
 
 def _of_layers(
@@ -108,19 +110,19 @@ def _of_layers(
     return replace(parts, op_us=op_us, lost_fusion=(), reorders=())
 
 
-def _levelled(seen: Observation, beside_us: float) -> Observation:
+def _level_counters(observation: Observation, beside_us: float) -> Observation:
     """Scale counters so that they and the costs that they do not show add up to the latency.
 
     Counters come from another compilation at another moment, as a mean with all disturbances.
     """
-    counted = sum(n.us for n in seen.nodes) + sum(c.us for c in seen.conversions)
-    if not counted:
-        return seen
-    factor = float(np.clip((seen.measured_us - beside_us) / counted, *_LEVELS))
+    counters_us = sum(n.us for n in observation.nodes) + sum(c.us for c in observation.conversions)
+    if not counters_us:
+        return observation
+    factor = float(np.clip((observation.measured_us - beside_us) / counters_us, *_LEVELS))
     return replace(
-        seen,
-        nodes=tuple(replace(n, us=n.us * factor) for n in seen.nodes),
-        conversions=tuple(replace(c, us=c.us * factor) for c in seen.conversions),
+        observation,
+        nodes=tuple(replace(n, us=n.us * factor) for n in observation.nodes),
+        conversions=tuple(replace(c, us=c.us * factor) for c in observation.conversions),
     )
 
 
@@ -142,33 +144,34 @@ def _model(
         us = weight[at] * parts.op_us.get((op, devices[at]), 0.0)
         return us + (node_us[at] if (op, devices[at]) in parts.runs else 0.0)
 
-    made: list[Unit] = []
+    unit_costs: list[Unit] = []
     for ops in units:
         times = [
             sum(op_us(op, at) for op in ops) if set(ops) <= set(support[device]) else None
             for at, device in enumerate(devices)
         ]
-        own = np.array([
+        op_times = [
             sum(op_us(op, at) for at, device in enumerate(devices) if op in support[device])
             for op in ops
-        ])  # fmt: skip
-        shares = own / own.sum() if own.sum() > 0.0 else np.full(len(ops), 1.0 / len(ops))
-        made.append(Unit(ops, tuple(times), tuple(shares.tolist())))
+        ]
+        shares = np.array(op_times if any(op_times) else [1.0] * len(ops))
+        shares /= shares.sum()
+        unit_costs.append(Unit(ops, tuple(times), tuple(shares.tolist())))
     pairs = [(source, target) for source in devices for target in devices]
     prices = map(BoundaryCost, fixed_us, us_per_byte)
     return CostModel(
         graph=graph,
         devices=devices,
-        units=tuple(made),
+        units=tuple(unit_costs),
         boundaries=dict(zip(pairs, prices, strict=True)),
         subgraph_us=dict(zip(devices, subgraph_us, strict=True)),
         constant_us=constant_us,
         spread_us=spread_us,
-        **_weighted(parts, np.array(weight), np.array(node_us)),
+        **_weighted_terms(parts, np.array(weight), np.array(node_us)),
     )
 
 
-def _weighted(
+def _weighted_terms(
     terms: Parts | CostModel, weight: np.ndarray, node_us: float | np.ndarray = 0.0
 ) -> dict[str, Any]:
     """Return lost fusion and reorders, each device's times multiplied by its weight.
@@ -205,8 +208,8 @@ def _features(raw: CostModel, parts: Parts, observations: Sequence[Observation])
     for op, device in parts.runs:
         runs[raw.graph.index_of[op], objective.devices.index(device)] = 1
     rows = []
-    for seen in observations:
-        devices = objective.device_numbers(seen.affinity)
+    for observation in observations:
+        devices = objective.device_numbers(observation.affinity)
         cost = objective.evaluate(devices)
         nodes = np.bincount(devices, weights=runs[np.arange(len(devices)), devices], minlength=n)
         nodes = nodes + np.bincount(devices[objective.fused[cost.lost, 1]], minlength=n)
@@ -226,9 +229,10 @@ def _estimate(
 ) -> np.ndarray:
     """Fit the coefficients; each row is weighted by its latency, so that relative errors count."""
     n = len(devices)
-    least = min(seen.measured_us for seen in observations)
+    least = min(o.measured_us for o in observations)
     sizes = [n, n, n, n * n, n * n, 1, 1]
     hand_over_us, memory = _OWN_MEMORY if own_memory else _SHARED_MEMORY
+    # In the order of the coefficients; all but the weight are hardly known: their spread is wider.
     expected = [1.0, 0.3, 3.0, 1.5, US_PER_BYTE, 0.0, 5.0]
     spread = [_WEIGHT_SPREAD, 0.5, 6.0, hand_over_us, 2.0 * US_PER_BYTE]
     spread += [memory * least, 0.02 * least + 10.0]
@@ -241,8 +245,8 @@ def _most_probable(
     """Return the most probable non-negative coefficients, with outliers down-weighted."""
     from scipy.optimize import lsq_linear
 
-    y = np.array([seen.measured_us for seen in observations])
-    noise = np.array([seen.noise for seen in observations]) * y
+    y = np.array([o.measured_us for o in observations])
+    noise = np.array([o.noise for o in observations]) * y
     huber = np.ones(len(y))
     x = prior
     for _ in range(_ROUNDS):
@@ -265,9 +269,9 @@ def with_prefill(costs: CostModel, observations: Sequence[Observation]) -> CostM
 def first_tokens(observations: Sequence[Observation]) -> list[Observation]:
     """Return the placements whose first token was measured, with that as their latency."""
     return [
-        replace(seen, measured_us=seen.first_us, first_us=None)
-        for seen in observations
-        if seen.first_us is not None
+        replace(o, measured_us=o.first_us, first_us=None)
+        for o in observations
+        if o.first_us is not None
     ]
 
 
@@ -278,35 +282,36 @@ def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
     """
     objective, n = costs.objective, len(costs.devices)
     rows = []
-    for seen in observations:
-        found = objective.evaluate(objective.device_numbers(seen.affinity))
-        crossing, own = found.crossing, found.subgraphs * objective.subgraph_ns
+    for observation in observations:
+        cost = objective.evaluate(objective.device_numbers(observation.affinity))
+        crossing, subgraph_ns = cost.crossing, cost.subgraphs * objective.subgraph_ns
         wire = objective.wire_ns(crossing.tensor, crossing.source, crossing.target)
         received = np.bincount(crossing.target, weights=wire, minlength=n)
-        work = found.busy_ns - own - received
-        rows.append([*work, own.sum(), wire.sum(), found.constant_ns, found.spread_ns])
+        work = cost.busy_ns - subgraph_ns - received
+        rows.append([*work, subgraph_ns.sum(), wire.sum(), cost.constant_ns, cost.spread_ns])
     table = np.array(rows, dtype=np.float64) / 1e3
-    measured = np.array([seen.measured_us for seen in observations])
+    measured = np.array([o.measured_us for o in observations])
     now = float(np.median(measured / table.sum(axis=1)))
     prior = np.full(n + 4, now)
+    # The work of devices follows the machine's speed; hand-overs may change by as much as they are.
     spread = now * np.array([0.2] * n + [0.5, 1.0, 0.5, 0.5])
     scale = _most_probable(table, observations, prior, spread)
-    *work, own, wire, constant, memory = scale.tolist()
+    *work, subgraph, wire, constant, memory = scale.tolist()
 
-    def scaled(unit: Unit) -> Unit:
+    def scaled_unit(unit: Unit) -> Unit:
         times = zip(unit.time_us, work, strict=True)
         return structs.replace(unit, time_us=tuple(us and us * factor for us, factor in times))
 
     return replace(
         costs,
-        units=tuple(map(scaled, costs.units)),
+        units=tuple(map(scaled_unit, costs.units)),
         boundaries={
             pair: BoundaryCost(cost.fixed_us * wire, cost.us_per_byte * wire)
             for pair, cost in costs.boundaries.items()
         },
-        subgraph_us={device: us * own for device, us in costs.subgraph_us.items()},
+        subgraph_us={device: us * subgraph for device, us in costs.subgraph_us.items()},
         constant_us=costs.constant_us * constant,
         spread_us=costs.spread_us * memory,
         validation_rows=(),
-        **_weighted(costs, scale[:n]),
+        **_weighted_terms(costs, scale[:n]),
     )

@@ -42,13 +42,13 @@ BALANCED = "balanced_memory"  # the least latency where weights are spread over 
 _HALF_SPREAD = 5  # with this many further subgraphs, half of the spread memory is paid
 
 
-def check_devices(devices: Iterable[str], known: Sequence[str]) -> None:
+def check_devices(devices: Iterable[str], model_devices: Sequence[str]) -> None:
     """Raise PlanError unless the costs of every one of ``devices`` are known."""
-    unknown = [device for device in devices if device not in known]
+    unknown = [device for device in devices if device not in model_devices]
     if unknown:
         raise PlanError(
             f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-            f"{names_at_hand(known)}. Calibrate with these devices: "
+            f"{names_at_hand(model_devices)}. Calibrate with these devices: "
             "hetero_lab.calibrate(model, devices)."
         )
 
@@ -252,11 +252,11 @@ class Objective:
         compiled = top.compiled(ids, wires)
         work = np.zeros(n_ids, dtype=np.int64)
         work[compiled] = self.subgraph_ns[device_of_id[compiled]]
-        work += _summed(ids, self.op_ns[self._rows, devices], n_ids)
-        work += _summed(ids[producer], leave, n_ids) + _summed(ids[user], ns - leave, n_ids)
+        work += _sums(ids, self.op_ns[self._rows, devices], n_ids)
+        work += _sums(ids[producer], leave, n_ids) + _sums(ids[user], ns - leave, n_ids)
         lost = np.flatnonzero(ids[self.fused[:, 0]] != ids[self.fused[:, 1]])
         for nodes, prices in zip(self.fused[lost].T, (self.first_ns, self.second_ns), strict=True):
-            work += _summed(ids[nodes], prices[lost, devices[nodes]], n_ids)
+            work += _sums(ids[nodes], prices[lost, devices[nodes]], n_ids)
         subgraphs = np.bincount(device_of_id[compiled], minlength=n_devices)
         return PlacementCost(
             ids=ids,
@@ -264,7 +264,7 @@ class Objective:
             crossing=Crossing(tensor, producer, user, source, target, ns),
             lost=lost,
             work_ns=work,
-            busy_ns=_summed(device_of_id, work, n_devices),
+            busy_ns=_sums(device_of_id, work, n_devices),
             constant_ns=self.constant_ns,
             spread_ns=int(self.spread_ns(int(subgraphs.sum()))),
         )
@@ -291,14 +291,14 @@ class Objective:
 
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
-        held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+        n_bytes = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
         for device, parts in self.measured_memory.items():
             number = self.devices.index(device)
             here = set(np.unique(self.unit_of[devices == number]).tolist())
-            taken = [part for part in parts if not here.isdisjoint(part.units)]
-            held[number, 0] = sum(part.weight_bytes for part in taken)
-            held[number, 1] = sum(part.state_bytes for part in taken)
-        return held
+            present = [part for part in parts if not here.isdisjoint(part.units)]
+            n_bytes[number, 0] = sum(part.weight_bytes for part in present)
+            n_bytes[number, 1] = sum(part.state_bytes for part in present)
+        return n_bytes
 
     @property
     def memory(self) -> MemoryTable:
@@ -325,7 +325,7 @@ class Objective:
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
                 tensors.setdefault(root, [int(first_tensor[root])]).append(int(first_tensor[node]))
-        root_of_tensor = {tensor: root for root, kept in tensors.items() for tensor in kept}
+        root_of_tensor = {tensor: root for root, group in tensors.items() for tensor in group}
         users: dict[int, set[int]] = {root: set() for root in tensors}
         for op in self.graph:
             for producer, port in op.inputs:
@@ -333,8 +333,8 @@ class Objective:
                 if op.type != RESULT and root is not None:
                     users[root].add(op.index)
         return tuple(
-            (root, tuple(sorted(users[root])), self.leave_ns[kept].min(axis=0))
-            for root, kept in tensors.items()
+            (root, tuple(sorted(users[root])), self.leave_ns[group].min(axis=0))
+            for root, group in tensors.items()
         )
 
     @cached_property
@@ -395,6 +395,6 @@ def whole_ns(values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray) -
     return np.rint(np.array(values, dtype=np.float64) * 1000.0).astype(np.int64)
 
 
-def _summed(groups: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
+def _sums(groups: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
     """Add up integers by group; exact below 2**53."""
     return np.bincount(groups, weights=values, minlength=n).astype(np.int64)

@@ -64,15 +64,15 @@ def generate(
     Returns the arrays that are compared, ``token_ids`` of shape ``[batch, new_tokens]`` and the
     ``logits`` of the first steps, ``[batch, steps, vocabulary]``; and how long each step took.
     """
-    chosen: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     logits: list[np.ndarray] = []
     step_us: list[float] = []
     for ids, took_us, last in steps(session, model, prompt, new_tokens):
-        chosen.append(ids)
+        tokens.append(ids)
         step_us.append(took_us)
         if len(logits) < _COMPARED_STEPS:
             logits.append(np.array(last, dtype=np.float32))
-    outputs = {LOGITS: np.stack(logits, 1), TOKEN_IDS: np.concatenate(chosen, 1)}
+    outputs = {LOGITS: np.stack(logits, 1), TOKEN_IDS: np.concatenate(tokens, 1)}
     return outputs, tuple(step_us)
 
 
@@ -84,11 +84,11 @@ def steps(
     now_ns = clock.now_ns
     ids, past = prompt, 0
     for _ in range(new_tokens):
-        started = now_ns()
+        start_ns = now_ns()
         last = session.step(model.feed(ids, past))[:, -1]
         past += ids.shape[1]
         ids = last.argmax(-1).astype(np.int64)[:, None]
-        yield ids, (now_ns() - started) / 1e3, last
+        yield ids, (now_ns() - start_ns) / 1e3, last
 
 
 def given_or_random_prompt(
@@ -134,14 +134,14 @@ def _token_ids(inputs: Any) -> np.ndarray:
         ) from error
 
 
-def generation_precision(placed: BoundPlacement, precision: str) -> str:
+def generation_precision(bound_placement: BoundPlacement, precision: str) -> str:
     """Return the lowest precision of a generation whose ops have ``precision``.
 
     Unless every device is asked for an exact cache and no dynamic quantisation, it is ``u8``.
     """
     exact = all(
-        str(placed.properties[device].get(key)) == str(value)
-        for device in placed.devices
+        str(bound_placement.properties[device].get(key)) == str(value)
+        for device in bound_placement.devices
         for key, value in _EXACT.items()
     )
     return precision if exact else hinted_precision([precision, "u8"])
@@ -176,13 +176,13 @@ def compare_generation(
     logits of that step, the tokens are ``different``.
     """
     differ = outputs[TOKEN_IDS] != expected[TOKEN_IDS]
-    made, wanted = outputs[LOGITS], expected[LOGITS]
+    scores, exact = outputs[LOGITS], expected[LOGITS]
     n_steps = np.where(differ.any(1), differ.argmax(1) + 1, differ.shape[1])
-    n_kept = wanted.shape[1]
+    n_kept = exact.shape[1]
     same_text = np.arange(n_kept) < n_steps[:, None]
 
     def compare_logits(where: Any) -> Agreement:
-        return compare({LOGITS: made[where]}, {LOGITS: wanted[where]}, precision)[0]
+        return compare({LOGITS: scores[where]}, {LOGITS: exact[where]}, precision)[0]
 
     logits = compare_logits(same_text)
     verdicts: list[Verdict] = ["equal"]
@@ -206,10 +206,10 @@ class GenerationRunner(Runner):
         (prompt,) = arrays
         # Counters are running means, so a long prompt would distort those of one-token steps.
         prompt = prompt[:, :1] if counters else prompt
-        known = language_model(self.placed.bound.model)
+        model = language_model(self.placed.bound.model)
         self.infer = self._next_step
         self._scenario = scenario
-        self._asked = session, known, prompt, scenario.new_tokens
+        self._arguments = session, model, prompt, scenario.new_tokens
         self._outputs: dict[str, np.ndarray] = {}
         self._steps: Iterator[object] = iter(())
 
@@ -217,13 +217,13 @@ class GenerationRunner(Runner):
         try:
             next(self._steps)
         except StopIteration:
-            self._steps = steps(*self._asked)
+            self._steps = steps(*self._arguments)
             next(self._steps)
 
     def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
         del timed, discarded  # the scenario gives the length of a generation
         self._steps = iter(())
-        self._outputs, (first_us, *further_us) = generate(*self._asked)
+        self._outputs, (first_us, *further_us) = generate(*self._arguments)
         return tuple(further_us), first_us
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -303,9 +303,9 @@ def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -
 
 
 def _tokenizer(model: Source) -> Tokenizer:
-    loaded = prepare(model).model
-    language_model(loaded)
-    directory = directory_of(loaded)
+    prepared = prepare(model).model
+    language_model(prepared)
+    directory = directory_of(prepared)
     if directory is None:
         raise ModelError(
             "The directory of this language model is unknown, and so is its tokenizer. Load it "

@@ -38,8 +38,8 @@ from hetero_lab.tables import bytes_text, frame_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_RUNS = 50_000
-_FOREVER = 1 << 62
+_MOST_RUNS = 50_000  # placements of three devices on 129 layers, of four on 24
+_FOREVER = 1 << 62  # ns: no time of a scenario is as long, and int64 holds it
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CurvePoint:
 
     def held_bytes(self, device: str) -> int:
         """Return the bytes that a device holds."""
-        return next(held.total_bytes for held in self.memory if held.device == device)
+        return next(m.total_bytes for m in self.memory if m.device == device)
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ class PhasePlan(Framed):
         return memory_frame(self.memory).drop(columns="blocks")
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{m.device} {bytes_text(m.total_bytes)}" for m in self.memory)
-        return f"PhasePlan({self.verdict} Memory: {held})"
+        memory = ", ".join(f"{m.device} {bytes_text(m.total_bytes)}" for m in self.memory)
+        return f"PhasePlan({self.verdict} Memory: {memory})"
 
 
 def block_curve(
@@ -261,7 +261,7 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
         costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(1024, 64))
         hl.llm.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
     """
-    return _Phases.of(costs).planned(memory_pools(costs.devices, memory_limit))
+    return _Phases.of(costs).best_plan(memory_pools(costs.devices, memory_limit))
 
 
 def plan_static_phases(
@@ -310,7 +310,7 @@ def plan_static_phases(
             f"{', '.join(prefill.devices)}, and {n_step} on {', '.join(decode.devices)}. "
             "Calibrate both static models of one language model on the same devices."
         )
-    return phases.planned(pools)
+    return phases.best_plan(pools)
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,10 +325,10 @@ class _Runs:
     @classmethod
     def of(cls, costs: CostModel) -> _Runs:
         graph = costs.graph
-        found = repeated_layers(graph, "to place.")
-        n, n_devices = found.n_blocks, len(costs.devices)
+        layers = repeated_layers(graph, "to place.")
+        n, n_devices = layers.n_blocks, len(costs.devices)
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
-        block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
+        block_of = [layers.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
         pairwise = Pairwise.build(costs.objective)
         return cls(costs, pairwise, blocks, blocks[:, np.clip(block_of, 0, n - 1)])
 
@@ -345,10 +345,10 @@ class _Runs:
 
     @cached_property
     def is_held(self) -> np.ndarray:
-        """Whether a device holds each of ``held``, ``[placements, terms, devices]``."""
+        """Whether a device holds each term of the memory, ``[placements, terms, devices]``."""
         on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
-        held = [on[:, list(users)].any(axis=1) for users in self.pairwise.held]
-        return np.stack(held, axis=1)
+        terms = [on[:, list(users)].any(axis=1) for users in self.pairwise.held]
+        return np.stack(terms, axis=1)
 
     def held_bytes(self, is_held: np.ndarray) -> np.ndarray:
         """Return bytes of weights and states of each device, ``[placements, devices, 2]``."""
@@ -359,8 +359,8 @@ class _Runs:
         """Bytes of boundary tensors of each device, ``[placements, devices]``."""
         least = self.pairwise.least_bytes
         each = range(self.pairwise.n_devices)
-        found = [least(self.choices, d) - least(self.choices, d, boundaries=False) for d in each]
-        return np.stack(found, axis=1)
+        n_bytes = [least(self.choices, d) - least(self.choices, d, boundaries=False) for d in each]
+        return np.stack(n_bytes, axis=1)
 
     @cached_property
     def own_bytes(self) -> np.ndarray:
@@ -404,7 +404,7 @@ class _Phases:
         """The numbers of the placements that both phases support."""
         return np.flatnonzero(self.first.allowed & self.step.allowed)
 
-    def planned(self, pools: Pools) -> PhasePlan:
+    def best_plan(self, pools: Pools) -> PhasePlan:
         """Return the best pair of placements; raises PlanError if none keeps to the limits."""
         first, step, new = self.first, self.step, self.scenario.new_tokens - 1
         one, pair = self._best(pools)
@@ -414,8 +414,8 @@ class _Phases:
         if prefill == decode and not self.is_static:
             memory = self.memory(prefill)
         else:
-            held = self.held(prefill, np.array([decode]))[0]
-            memory = device_memory(step.costs.devices, held)
+            n_bytes = self.held_bytes(prefill, np.array([decode]))[0]
+            memory = device_memory(step.costs.devices, n_bytes)
         one_ms = np.inf
         if one is not None:
             one_ms = first.predicted_ms(one) + new * step.predicted_ms(one)
@@ -451,7 +451,7 @@ class _Phases:
             others = by_rest[:n_better]
             total = first_ns[prefill] + rest_ns[others] + self.move_ns(prefill, others)
             others, total = others[total < best_ns], total[total < best_ns]
-            fits = _excess(self.held(prefill, others), pools) == 0
+            fits = _excess(self.held_bytes(prefill, others), pools) == 0
             if fits.any():
                 at = int(np.flatnonzero(fits)[total[fits].argmin()])
                 best, best_ns = (prefill, int(others[at])), int(total[at])
@@ -459,12 +459,12 @@ class _Phases:
 
     def fitting(self, pools: Pools) -> np.ndarray:
         """Return the numbers of the placements that keep to memory limits in both phases."""
-        return self.every[_excess(self.held(self.every, self.every), pools) == 0]
+        return self.every[_excess(self.held_bytes(self.every, self.every), pools) == 0]
 
     def nothing_fits(self, pools: Pools) -> PlanError:
         """Return the error that names the placement closest to the limits."""
-        held, devices = self.held(self.every, self.every), self.step.costs.devices
-        nearest = held[_excess(held, pools).argmin()].sum(axis=1).tolist()
+        n_bytes, devices = self.held_bytes(self.every, self.every), self.step.costs.devices
+        nearest = n_bytes[_excess(n_bytes, pools).argmin()].sum(axis=1).tolist()
         each = [f"{bytes_text(n)} on {d}" for n, d in zip(nearest, devices, strict=True) if n]
         both = "both static models " if self.is_static else ""
         return PlanError(
@@ -474,7 +474,7 @@ class _Phases:
             "shorten the scenario, or add a device."
         )
 
-    def held(self, prefill: int | np.ndarray, decode: np.ndarray) -> np.ndarray:
+    def held_bytes(self, prefill: int | np.ndarray, decode: np.ndarray) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, ``[n, devices, 3]``.
 
         ``prefill`` is one placement for all of ``decode``, or one for each.
@@ -527,13 +527,13 @@ class _Phases:
     def memory(self, number: int) -> tuple[DeviceMemory, ...]:
         """Return what each device holds of a placement, with HETERO's partition of it."""
         costs, devices = self.step.costs, self.step.devices(number)
-        held = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
-        return device_memory(costs.devices, held, self.step.blocks[number])
+        n_bytes = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
+        return device_memory(costs.devices, n_bytes, self.step.blocks[number])
 
 
-def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:
+def _excess(n_bytes: np.ndarray, pools: Pools) -> np.ndarray:
     """Return by how much rows of bytes ``[rows, devices, 3]`` exceed memory limits, ``[rows]``."""
-    excess = np.zeros(len(held), dtype=np.int64)
+    excess = np.zeros(len(n_bytes), dtype=np.int64)
     for pool, limit in pools.items():
-        excess += np.maximum(pool.held_bytes(held) - limit, 0)
+        excess += np.maximum(pool.held_bytes(n_bytes) - limit, 0)
     return excess

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from hetero_lab.costs.cost_model import CostModel, MeasuredBytes
-from hetero_lab.costs.design import placed
+from hetero_lab.costs.design import affinity_of
 from hetero_lab.devices.core import BoundModel, bases_of, bind
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.measure.bench import Bench
@@ -25,7 +25,7 @@ from hetero_lab.progress import Progress
 if TYPE_CHECKING:
     import openvino as ov
 
-_AT_MOST_S = 600.0
+_AT_MOST_S = 600.0  # for one process to compile its parts and generate; a slower one hangs
 _VARIANT = "model"
 _FEW = 4  # a cut is behind a quarter of the layers, another one before the last quarter
 
@@ -94,49 +94,49 @@ def measure_memory(
             f"The memory of {names_at_hand(costs.devices)} is not that of a process, so that it "
             "cannot be measured there. Plan with the memory that is counted."
         )
-    known: dict[str, tuple[MeasuredBytes, ...]] = {}
-    measured: dict[str, tuple[MeasuredBytes, ...]] = {}
+    memory_of: dict[str, tuple[MeasuredBytes, ...]] = {}
+    memory: dict[str, tuple[MeasuredBytes, ...]] = {}
     with Progress("measure memory", show=progress) as bar:
         for device in inside:
             properties = costs.device_properties.get(device, {})
             same = f"{base[device]} {sorted(properties.items())!r}"
-            if same not in known:
-                known[same] = _measured(bound, costs, device, bar)
-            measured[device] = known[same]
-    prefill = replace(costs.prefill, measured_memory=measured)
-    return replace(costs, measured_memory=measured, prefill=prefill)
+            if same not in memory_of:
+                memory_of[same] = _layer_memory(bound, costs, device, bar)
+            memory[device] = memory_of[same]
+    prefill = replace(costs.prefill, measured_memory=memory)
+    return replace(costs, measured_memory=memory, prefill=prefill)
 
 
-def _measured(
+def _layer_memory(
     bound: BoundModel, costs: CostModel, device: str, bar: Progress
 ) -> tuple[MeasuredBytes, ...]:
     """Return the memory of the units before and after the layers, each layer, and any part."""
-    found, index_of = find_blocks(costs.graph), costs.graph.index_of
-    n, few = found.n_blocks, found.n_blocks // _FEW
-    blocks = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
-    taken: list[MeasuredBytes] = []
+    layers, index_of = find_blocks(costs.graph), costs.graph.index_of
+    n, few = layers.n_blocks, layers.n_blocks // _FEW
+    blocks = [layers.of_op[index_of[unit.ops[0]]] for unit in costs.units]
+    measurements: list[MeasuredBytes] = []
     with Session({_VARIANT: bound}, Conditions(scenario=costs.scenario)) as session:
         for end in sorted({n, max(1, few), n - few}):
             first, rest = f"layers {block_range(0, end - 1)}", f"layers {block_range(end, n - 1)}"
             parts = [first if block < end or end == n else rest for block in blocks]
             each = zip(costs.units, parts, strict=True)
             bar.step(f"memory of {first} on {device}")
-            part_of = placed(costs.graph, {op: part for unit, part in each for op in unit.ops})
-            for part, n_bytes in _asked(session, costs, device, dict(part_of)).items():
-                units = tuple(unit for unit, own in enumerate(parts) if own == part)
-                taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
+            part_of = affinity_of(costs.graph, {op: part for unit, part in each for op in unit.ops})
+            for part, n_bytes in _measure_apart(session, costs, device, dict(part_of)).items():
+                units = tuple(unit for unit, p in enumerate(parts) if p == part)
+                measurements.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
         bar.step(f"memory of a process with HETERO on {device}")
-        (process,) = _asked(session, costs, device, {}).values()
-    *fitted, any_part = _fitted(blocks, n, taken)
-    whole = taken[-1]  # behind the last layer there is no cut
-    return *fitted, MeasuredBytes(
+        (process,) = _measure_apart(session, costs, device, {}).values()
+    *units_memory, any_part = _fit(blocks, n, measurements)
+    whole = measurements[-1]  # behind the last layer there is no cut
+    return *units_memory, MeasuredBytes(
         any_part.units,
         any_part.weight_bytes + max(0, process[0] - whole.weight_bytes),
         any_part.state_bytes + max(0, process[1] - whole.state_bytes),
     )
 
 
-def _asked(
+def _measure_apart(
     session: Session, costs: CostModel, device: str, parts: dict[str, str]
 ) -> dict[str, tuple[int, int]]:
     """Measure in a process of its own."""
@@ -156,8 +156,8 @@ def _asked(
         raise MeasurementError(f"The memory on {device} was not measured: {error}") from error
 
 
-def _fitted(
-    blocks: Sequence[int], n_blocks: int, taken: Sequence[MeasuredBytes]
+def _fit(
+    blocks: Sequence[int], n_blocks: int, measurements: Sequence[MeasuredBytes]
 ) -> list[MeasuredBytes]:
     """Fit the memory of ends, layers and any part, the last raised so that it covers every part.
 
@@ -166,17 +166,17 @@ def _fitted(
     layers = [(unit,) for unit, block in enumerate(blocks) if 0 <= block < n_blocks]
     ends = [tuple(u for u, b in enumerate(blocks) if b == end) for end in (-1, n_blocks)]
     ends = [units for units in ends if units]
-    sets = [set(part.units) for part in taken]
+    sets = [set(part.units) for part in measurements]
     matrix = np.array(
         [[*(has >= {*u} for u in ends), sum(has >= {*u} for u in layers), 1] for has in sets],
         dtype=float,
     )
-    fitted = []
-    for n_bytes in np.array([[p.weight_bytes, p.state_bytes] for p in taken], dtype=float).T:
+    solutions = []
+    for n_bytes in np.array([[p.weight_bytes, p.state_bytes] for p in measurements], dtype=float).T:
         x, _ = nnls(matrix, n_bytes)
         x[-1] += max(0.0, float((n_bytes - matrix @ x).max()))
-        fitted.append(np.ceil(x).astype(int).tolist())
-    *of_ends, of_layer, of_any = zip(*fitted, strict=True)
-    found = [MeasuredBytes(units, *n_bytes) for units, n_bytes in zip(ends, of_ends, strict=True)]
-    found += [MeasuredBytes(units, *of_layer) for units in layers]
-    return [*found, MeasuredBytes(tuple(range(len(blocks))), *of_any)]
+        solutions.append(np.ceil(x).astype(int).tolist())
+    *of_ends, of_layer, of_any = zip(*solutions, strict=True)
+    memory = [MeasuredBytes(units, *n_bytes) for units, n_bytes in zip(ends, of_ends, strict=True)]
+    memory += [MeasuredBytes(units, *of_layer) for units in layers]
+    return [*memory, MeasuredBytes(tuple(range(len(blocks))), *of_any)]

@@ -18,7 +18,7 @@ def block_curve(curve: BlockCurve) -> go.Figure:
     its price. Hovering over a point shows its layers and the gain of the last one.
     """
     frame = curve.to_frame()
-    devices = [held.device for held in curve.points[0].memory]
+    devices = [m.device for m in curve.points[0].memory]
     style = device_styles(devices, curve.emulated)[curve.device]
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     hovers = [
@@ -44,9 +44,15 @@ def block_curve(curve: BlockCurve) -> go.Figure:
     for at, anchor in sorted(anchors.items()):
         row = frame.iloc[at]
         figure.add_annotation(
-            x=row["memory_mib"], y=row["tokens_per_s"], text=f"{row['blocks']:.0f} layers",
-            xanchor=anchor, yshift=14, showarrow=False, row=1, col=1,
-        )  # fmt: skip
+            x=row["memory_mib"],
+            y=row["tokens_per_s"],
+            text=f"{row['blocks']:.0f} layers",
+            xanchor=anchor,
+            yshift=14,
+            showarrow=False,
+            row=1,
+            col=1,
+        )
     scenario = curve.scenario
     figure.update_xaxes(title=f"MiB on {plain(curve.device, 30)}", gridcolor=GRID, row=2, col=1)
     most = frame["memory_mib"].max()

@@ -82,33 +82,33 @@ def bytes_by_part(
     chain = _Chain(language.logits)
     for submodel in submodels:
         chain.compile(submodel, device, dict(properties), bound.core)
-    return _grown(chain, language, scenario, lambda: dict(chain.n_bytes))
+    return _growth(chain, language, scenario, lambda: dict(chain.n_bytes))
 
 
-def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
+def bytes_of_process(bound_placement: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
     """Do as :func:`bytes_by_part` for all parts together on HETERO, with copies of the nodes."""
-    for device, properties in placed.properties.items():
-        start_runtime(device, properties, placed.core)
+    for device, properties in bound_placement.properties.items():
+        start_runtime(device, properties, bound_placement.core)
     before = _private_bytes()
-    language = language_model(placed.bound.model)
-    session = CompiledSession(compile_placed(placed))
-    return _grown(session, language, scenario, lambda: {"": _private_bytes() - before})[""]
+    language = language_model(bound_placement.bound.model)
+    session = CompiledSession(compile_placed(bound_placement))
+    return _growth(session, language, scenario, lambda: {"": _private_bytes() - before})[""]
 
 
-def _grown(
+def _growth(
     session: TokenSession,
     language: LanguageModel,
     scenario: Scenario,
-    taken: Callable[[], dict[str, int]],
+    measure: Callable[[], dict[str, int]],
 ) -> dict[str, tuple[int, int]]:
     """Return the bytes that each part has taken after one token, and the bytes added at the end."""
-    seen = []
+    sizes = []
     for n_prompt, n_new in ((1, 1), (scenario.prompt_tokens, scenario.new_tokens)):
         prompt = np.ones((scenario.batch, n_prompt), np.int64)
         for _ in steps(session, language, prompt, n_new):
             pass
-        seen.append(taken())
-    first, whole = seen
+        sizes.append(measure())
+    first, whole = sizes
     return {part: (first[part], whole[part] - first[part]) for part in whole}
 
 
@@ -125,7 +125,7 @@ class _Chain:
         self, submodel: Submodel, device: str, properties: dict[str, Any], core: ov.Core
     ) -> None:
         """Compile the next submodel for a device; its own ``device`` is the name of its part."""
-        with self._counted(submodel):
+        with self._counting(submodel):
             here = replace(submodel, device=device)
             (model,) = compile_submodels((here,), {device: properties}, core)
             self._parts.append((submodel, model, model.create_infer_request()))
@@ -135,24 +135,24 @@ class _Chain:
             request.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        made: dict[tuple[str | int, ...], ov.Tensor] = {}
+        outputs: dict[tuple[str | int, ...], ov.Tensor] = {}
         for submodel, compiled, request in self._parts:
             tensors = self._inputs[submodel.index] = [
                 to_tensor(arrays[int(entry[1])], port.get_element_type())
                 if entry[0] == "model"
-                else made[entry]
+                else outputs[entry]
                 for entry, port in zip(submodel.inputs, compiled.inputs, strict=True)
             ]
-            with self._counted(submodel), inference_errors(submodel.device):
+            with self._counting(submodel), inference_errors(submodel.device):
                 for number, tensor in enumerate(tensors):
                     request.set_input_tensor(number, tensor)
                 request.infer()
             for number, entry in enumerate(submodel.outputs):
-                made[entry] = request.get_output_tensor(number)
-        return made["model", self._logits].data
+                outputs[entry] = request.get_output_tensor(number)
+        return outputs["model", self._logits].data
 
     @contextlib.contextmanager
-    def _counted(self, submodel: Submodel) -> Iterator[None]:
+    def _counting(self, submodel: Submodel) -> Iterator[None]:
         before = _private_bytes()
         yield
         self.n_bytes[submodel.device] += _private_bytes() - before

@@ -59,14 +59,13 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import openvino as ov
 
-MOST_FITTED = 72
-MOST_VALIDATED = 16
+MOST_FITTED, MOST_VALIDATED = 72, 16  # these end a calibration without a budget
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _VALIDATED_AT_ONCE = 4  # then more is fitted to
 _FEW = 6  # with fewer placements than this besides the base, units are coarser
 _AT_ONCE = 0.8  # of the affordable placements; afterwards their time is known better
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
-_MOST_SWITCHES = 80
+_MOST_SWITCHES = 80  # so that a placement compiles in 16 s: a slower device gets fewer
 _SPARE = 2.5  # placements whose time is left for devices side by side
 _PLANNED, _PLAN_S = 0.2, 5.0  # share of that for a plan, and its limit
 
@@ -183,7 +182,7 @@ def calibrate_bound(
     With ``contention``, the last part of the time is for how much devices slow each other down.
     """
     calibration = Calibration(search, devices, properties)
-    with UntilInterrupted(lambda: calibration.observed) as until:
+    with UntilInterrupted(lambda: calibration.observations) as until:
         calibration.run_base(until_s)
         spare_s = _SPARE * calibration.observer.each_s if contention else 0.0
         calibration.run(until_s - spare_s, validate)
@@ -208,17 +207,17 @@ def check_devices(devices: Sequence[str] | str, core: ov.Core) -> tuple[str, ...
 
 
 def check_device_properties(
-    given: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
+    device_properties: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
 ) -> dict[str, dict[str, Any]]:
     """Return the properties of each device, checked."""
-    given = given or {}
-    for device, properties in given.items():
+    device_properties = device_properties or {}
+    for device, properties in device_properties.items():
         if device not in names:
             raise DeviceError(
                 f"device_properties= names {device}, which is not one of {', '.join(names)}."
             )
         check_properties(device, properties, core=core)
-    return {device: dict(properties) for device, properties in given.items()}
+    return {device: dict(properties) for device, properties in device_properties.items()}
 
 
 def _parts(affinities: Mapping[str, Affinity], n: int) -> list[dict[str, Affinity]]:
@@ -235,7 +234,7 @@ def _most_validated(n_affordable: int) -> int:
 class Calibration:
     """The placements of a model that were measured so far, and the costs that follow from them.
 
-    Costs are fitted to ``observed`` and validated with ``validating``. With ``prior`` costs no
+    Costs are fitted to ``observations`` and validated with ``validating``. With ``prior`` costs no
     placement is designed, and they are adjusted. A language model is cut between its ``layers``.
     After Ctrl-C, :meth:`run` and :meth:`run_base` keep the observations and raise
     ``KeyboardInterrupt``.
@@ -257,7 +256,7 @@ class Calibration:
             self.base = _base(graph, self.support)
             reference = middling_affinity(graph, self.support, inseparable_ops(graph))
         else:
-            self.support = _supporting_whole(self.layers, self.support)
+            self.support = _support_of_whole_units(self.layers, self.support)
             self.base = _alone(graph, self.support)
             once = block_affinities(graph, self.support, self.layers, 1)
             reference = next(iter([*once, *self.base.values()]))
@@ -265,7 +264,7 @@ class Calibration:
             prior.check_support(self.support)
         self.search, self.prior = search, prior
         self.observer = Observer(search, properties, reference)
-        self.observed: list[Observation] = []
+        self.observations: list[Observation] = []
         self.validating: list[Observation] = []
         self._validates = True  # unless no placement is to validate
 
@@ -276,25 +275,25 @@ class Calibration:
         if self.prior is not None:
             return
         self._add_isolated()
-        fitted, kept = self._design(self.observer.affordable(until_s), validate)
+        to_fit, to_validate = self._design(self.observer.affordable(until_s), validate)
         # The layers of a language model are alike: single devices tell what each op takes.
         counters = self.layers is None
         # Placements that validate come in between, so that some are measured in any budget.
-        n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
-        parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
+        n_pauses = max(1, len(to_validate) // _VALIDATED_AT_ONCE)
+        parts = _parts(to_fit, n_pauses + 1), _parts(to_validate, n_pauses)
         for part, between in itertools.zip_longest(*parts, fillvalue={}):
-            self._observe(part, until_s, self.observed, counters=counters)
+            self._observe(part, until_s, self.observations, counters=counters)
             self._observe(between, until_s, self.validating, counters=False)
 
     def run_base(self, until_s: float) -> None:
         """Measure the reference, then each device by itself as long as there is time."""
         counters = self.prior is None
-        if not self.observed:
+        if not self.observations:
             self.search.begin("calibrate")
-            self.observer.observe_reference(self.base, self.observed, counters=counters)
-        known = self.known
-        queue = {label: a for label, a in self.base.items() if a not in known}
-        self._observe(queue, until_s, self.observed, counters=counters)
+            self.observer.observe_reference(self.base, self.observations, counters=counters)
+        previous = self.fitted_affinities
+        queue = {label: a for label, a in self.base.items() if a not in previous}
+        self._observe(queue, until_s, self.observations, counters=counters)
         if not queue:
             self._check_devices()
 
@@ -313,9 +312,9 @@ class Calibration:
             self.observer.observe(affinities, until_s, into, counters=counters)
 
     @property
-    def known(self) -> set[Affinity]:
+    def fitted_affinities(self) -> set[Affinity]:
         """Placements that the fit has seen."""
-        return {seen.affinity for seen in self.observed}
+        return {o.affinity for o in self.observations}
 
     def conclude(self, *, interrupted: bool) -> CostModel:
         """Return the last fit, which Ctrl-C does not disturb, marked if it came."""
@@ -326,31 +325,31 @@ class Calibration:
     def fit(self, *, interrupted: bool = False) -> CostModel:
         """Return the costs that follow from all that was observed."""
         drift = self.observer.drift
-        observed = [seen.slower(drift) for seen in self.observed]
+        observations = [o.slower(drift) for o in self.observations]
         if self.prior is not None:
-            return with_prefill(adjust(self.prior, observed), observed)
+            return with_prefill(adjust(self.prior, observations), observations)
         bound, scenario = self.search.bound, self.search.session.conditions.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound, scenario.context_tokens, scenario.batch)
-        found = fit(
+        costs = fit(
             graph,
             self.support,
-            observed,
+            observations,
             layers=self.layers,
             coarse=self._is_coarse,
             own_memory=any(has_own_memory(device, bound.core) for device in self.support),
         )
         if scenario is not None:
-            found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
-        kept = [seen.slower(drift) for seen in self.validating]
-        found, prefill = _that_saw(found, observed), found.prefill
+            costs = with_prefill(dataclasses.replace(costs, scenario=scenario), observations)
+        validating = [o.slower(drift) for o in self.validating]
+        costs, prefill = _with_fitted_parts(costs, observations), costs.prefill
         if prefill is not None:
-            prefill = _that_saw(prefill, observed)
-            rows = _validation(prefill, first_tokens(kept))
+            prefill = _with_fitted_parts(prefill, observations)
+            rows = _validation(prefill, first_tokens(validating))
             prefill = dataclasses.replace(prefill, validation_rows=rows)
         return dataclasses.replace(
-            found,
+            costs,
             prefill=prefill,
             device_properties=self.observer.device_properties,
             environment=self._environment(),
@@ -358,23 +357,23 @@ class Calibration:
             fingerprint=bound.fingerprint,
             notes=tuple(self._notes(interrupted=interrupted)),
             contention=float(len(self.support)),
-            validation_rows=_validation(found, kept),
+            validation_rows=_validation(costs, validating),
         )
 
     def _environment(self) -> dict[str, str]:
-        found = current_environment(self.support, self.search.bound.core)
-        names = dict(found.devices)
+        environment = current_environment(self.support, self.search.bound.core)
+        names = dict(environment.devices)
         names |= {
-            device: f"{names[device]} (emulated on {base})" for device, base in found.emulated
+            device: f"{names[device]} (emulated on {base})" for device, base in environment.emulated
         }
-        precisions, given = self.observer.precisions, self.observer.device_properties
+        precisions, properties = self.observer.precisions, self.observer.device_properties
         return {
-            "openvino_version": found.openvino_version,
-            "host": found.host,
-            "system": found.system,
-            "measured_at": found.measured_at,
+            "openvino_version": environment.openvino_version,
+            "host": environment.host,
+            "system": environment.system,
+            "measured_at": environment.measured_at,
             **{
-                device: configuration(name, {device: precisions.get(device, "")}, given)
+                device: configuration(name, {device: precisions.get(device, "")}, properties)
                 for device, name in names.items()
             },
         }
@@ -399,18 +398,18 @@ class Calibration:
         costs = dataclasses.replace(costs, executor_us=executor_us)
         if len(plan.affinity.devices) < 2:
             return costs
-        found = measured_contention(costs, plan.affinity, plan_us)
-        return dataclasses.replace(costs, contention=found)
+        contention = measured_contention(costs, plan.affinity, plan_us)
+        return dataclasses.replace(costs, contention=contention)
 
     @property
-    def _reached(self) -> set[str]:
+    def _devices_reached(self) -> set[str]:
         """Devices that some observed placement uses."""
-        return {device for seen in self.observed for device in seen.affinity.devices}
+        return {device for o in self.observations for device in o.affinity.devices}
 
     @property
     def _is_coarse(self) -> bool:
         base = {*self.base.values(), self.observer.reference}
-        return sum(seen.affinity not in base for seen in self.observed) < _FEW
+        return sum(o.affinity not in base for o in self.observations) < _FEW
 
     def _notes(self, *, interrupted: bool) -> Iterator[str]:
         """Say which limits the time set."""
@@ -419,31 +418,31 @@ class Calibration:
         if interrupted:
             limit = "The time until Ctrl-C"
         for device, able in self.support.items():
-            if able and device not in self._reached:
+            if able and device not in self._devices_reached:
                 yield (
                     f"{limit} did not reach {device}: its ops are assumed to take as long "
                     "as on the other devices."
                 )
         if not self._is_coarse:
             return
-        allowed = f"{limit} allowed {count_of(len(self.observed), 'placement')} to learn from"
-        validated = "nothing validates the predictions"
+        basis = f"{limit} allowed {count_of(len(self.observations), 'placement')} to learn from"
+        validation = "nothing validates the predictions"
         if self.validating:
             n_kept = count_of(len(self.validating), "other")
-            validated = f"the predictions are validated on {n_kept} only"
+            validation = f"the predictions are validated on {n_kept} only"
         if self.layers is None:
             yield (
-                f"{allowed}: ops that any device fuses are one unit, the cost of a boundary is "
-                f"mostly assumed, and {validated}. A larger budget makes the cost model finer."
+                f"{basis}: ops that any device fuses are one unit, the cost of a boundary is "
+                f"mostly assumed, and {validation}. A larger budget makes the cost model finer."
             )
         elif self._validates and not self.validating:
-            yield f"{allowed}: {validated}. A larger budget does."
+            yield f"{basis}: {validation}. A larger budget does."
 
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""
         failed = self.observer.failed  # with other placements of a search
         for label, affinity in {"reference": self.observer.reference, **self.base}.items():
-            missing = [d for d in affinity.devices if d not in self._reached]
+            missing = [d for d in affinity.devices if d not in self._devices_reached]
             if label in failed and missing:
                 raise MeasurementError(
                     f"{names_at_hand(missing)} could not be measured: a placement on "
@@ -453,40 +452,41 @@ class Calibration:
 
     def _add_isolated(self) -> None:
         """Add the times of isolated units for devices that have no counters."""
-        nodes = [node for seen in self.observed for node in seen.nodes]
-        without = self._reached.difference(node.device for node in nodes)
+        nodes = [node for o in self.observations for node in o.nodes]
+        without = self._devices_reached.difference(node.device for node in nodes)
         extra = [
             node
             for device in self.support
             if device in without
             for node in isolated_nodes(self.observer, device, self.support, nodes)
         ]
-        first = self.observed[0]
-        self.observed[0] = dataclasses.replace(first, nodes=(*first.nodes, *extra))
+        first = self.observations[0]
+        self.observations[0] = dataclasses.replace(first, nodes=(*first.nodes, *extra))
 
     def _design(
         self, n_affordable: int, validate: int | None
     ) -> tuple[dict[str, Affinity], dict[str, Affinity]]:
         """Return placements to fit to and placements to validate with, by label."""
-        graph, support, known = self.search.bound.graph, self.support, self.known
+        graph, support, previous = self.search.bound.graph, self.support, self.fitted_affinities
         if self.layers is not None:
-            cut = block_affinities(graph, support, self.layers, n_affordable + 1)
-            new = [affinity for affinity in cut if affinity not in known]
+            affinities = block_affinities(graph, support, self.layers, n_affordable + 1)
+            new = [affinity for affinity in affinities if affinity not in previous]
             n_kept = _most_validated(len(new)) if validate is None else min(validate, len(new))
             # Every other one, from the last on: the first ones tell the fit most.
             step = 2 if 2 * n_kept <= len(new) else 1
-            kept = new[len(new) - step * n_kept :: step]
-            return _labelled("designed", [a for a in new if a not in kept]), _labelled("kept", kept)
+            to_validate = new[len(new) - step * n_kept :: step]
+            to_fit = [affinity for affinity in new if affinity not in to_validate]
+            return _with_labels("designed", to_fit), _with_labels("kept", to_validate)
         n_validated = _most_validated(n_affordable) if validate is None else validate
         n_validated = max(0, min(n_validated, n_affordable - _FEW))
         n = min(MOST_FITTED, n_affordable - n_validated)
         is_coarse, quarter = n < _FEW, 0 if n < _FEW else n // 4
-        groups = fusion_groups(self.observed, list(support))
+        groups = fusion_groups(self.observations, list(support))
         units = split_into_units(graph, support, groups, coarse=is_coarse)
         most, seed = self._most_switches(), self.search.session.conditions.seed
         scattered = scattered_affinities(graph, support, n_validated + quarter, seed=seed + 3)
-        scattered = [affinity for affinity in scattered if affinity not in known]
-        kept, divided = scattered[:n_validated], scattered[n_validated:]
+        scattered = [affinity for affinity in scattered if affinity not in previous]
+        to_validate, rest = scattered[:n_validated], scattered[n_validated:]
         alternating, whole = [], []
         if not is_coarse:
             alternating = alternating_affinities(graph, support, most_switches=most)[:quarter]
@@ -498,14 +498,14 @@ class Calibration:
             graph,
             support,
             units if is_coarse else inseparable_ops(graph),
-            n - len(alternating) - len(whole) - len(divided),
+            n - len(alternating) - len(whole) - len(rest),
             most_switches=most,
             seed=seed + 2,
         )
-        new = dict.fromkeys(_mixed(_mixed(alternating, whole), _mixed(divided, torn)))
-        taken = {*known, *kept}
-        fitted = [affinity for affinity in new if affinity not in taken]
-        return _labelled("designed", fitted), _labelled("kept", kept)
+        new = dict.fromkeys(_interleave(_interleave(alternating, whole), _interleave(rest, torn)))
+        others = {*previous, *to_validate}
+        to_fit = [affinity for affinity in new if affinity not in others]
+        return _with_labels("designed", to_fit), _with_labels("kept", to_validate)
 
     def _most_switches(self) -> int:
         """Return how many subgraphs a placement may have where compiles are slow."""
@@ -527,43 +527,43 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
     return base
 
 
-def _that_saw(costs: CostModel, observations: Iterable[Observation]) -> CostModel:
+def _with_fitted_parts(costs: CostModel, observations: Iterable[Observation]) -> CostModel:
     """Return the costs with the parts of the placements that they were fitted to."""
-    parts = [costs.predictor(seen.affinity).evaluation.parts_us for seen in observations]
+    parts = [costs.predictor(o.affinity).evaluation.parts_us for o in observations]
     return dataclasses.replace(costs, seen_us=tuple(tuple(map(float, row)) for row in parts))
 
 
 def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[ValidationRow, ...]:
-    found = [(seen, costs.predictor(seen.affinity)) for seen in observations]
+    predictions = [(o, costs.predictor(o.affinity)) for o in observations]
     return tuple(
         ValidationRow(
-            seen.label,
-            guess.predicted_us,
-            seen.measured_us,
-            guess.n_subgraphs,
-            costs.uncertainty.distance(guess.evaluation.parts_us),
+            o.label,
+            prediction.predicted_us,
+            o.measured_us,
+            prediction.n_subgraphs,
+            costs.uncertainty.distance(prediction.evaluation.parts_us),
         )
-        for seen, guess in found
+        for o, prediction in predictions
     )
 
 
-def _supporting_whole(
+def _support_of_whole_units(
     units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
 ) -> dict[str, frozenset[str]]:
     """Return the ops of units that a device supports wholly; PlanError if none supports a unit."""
-    found = {
+    whole = {
         device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)
         for device, able in support.items()
     }
     for number, ops in enumerate(units):
-        if not any(able.issuperset(ops) for able in found.values()):
+        if not any(able.issuperset(ops) for able in whole.values()):
             gone = {d: sorted(set(ops) - able) for d, able in support.items()}
             text = "; ".join(f"{d}: {names_at_hand(missing, 3)}" for d, missing in gone.items())
             raise PlanError(
                 f"No device supports all of part {number} of the language model, which is cut "
                 f"between its layers only. Not supported are {text}."
             )
-    return found
+    return whole
 
 
 def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Affinity]:
@@ -571,11 +571,11 @@ def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, A
     return {d: Affinity.on_one(graph, d) for d, ops in support.items() if len(ops) == n_ops}
 
 
-def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
+def _with_labels(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
     return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
 
 
-def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:
+def _interleave(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:
     """Interleave two lists evenly, so that a budget that ends early has some of both."""
     both = ([(i / len(every), a) for i, a in enumerate(every)] for every in (first, second))
     return [affinity for _, affinity in heapq.merge(*both, key=itemgetter(0))]

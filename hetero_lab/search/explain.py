@@ -93,18 +93,18 @@ def explain(
     measurement, measured_notes = None, []
     names = [_label(first), _label(second)]
     if profiles is not None:
-        given = _pair(profiles, first, second)
-        names = [measured.configuration for measured in given]
-        pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
-        measurement, measured_notes = _measured(given, pair, costs)
-    used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
+        sides = _pair(profiles, first, second)
+        names = [side.configuration for side in sides]
+        pair = (_match("before", first, sides[0]), _match("after", second, sides[1]))
+        measurement, measured_notes = _measurement(sides, pair, costs)
+    devices = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
         (names[0], first.affinity, partition_of(first)),
         (names[1], second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
-        emulated=bases_of(used, bound.core),
+        emulated=bases_of(devices, bound.core),
         notes=(*_notes(first, second, costs), *measured_notes),
     )
 
@@ -121,7 +121,7 @@ def explain_rows(before: Row, after: Row) -> Difference:
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    measurement, notes = _measured((before, after), (a, b), None)
+    measurement, notes = _measurement((before, after), (a, b), None)
     has_latency = before.requests == after.requests == 1
     if not has_latency:
         notes.append("A row with several requests in flight has no latency to compare.")
@@ -146,7 +146,7 @@ def _pair(
     if isinstance(profiles, Sweep):
         return _row_of("before", profiles, before), _row_of("after", profiles, after)
     pair = tuple(profiles) if isinstance(profiles, Sequence) else ()
-    if len(pair) == 2 and all(isinstance(given, Profile | Row) for given in pair):
+    if len(pair) == 2 and all(isinstance(side, Profile | Row) for side in pair):
         return pair[0], pair[1]
     raise ArgumentError(
         "profiles= is (profile_before, profile_after), two rows of a Sweep, or a Sweep with both "
@@ -156,43 +156,43 @@ def _pair(
 
 def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     """Return the measured row of a placement; one of its label if there are several."""
-    found = [
+    rows = [
         row
         for row in sweep.rows
         if row.profile is not None
         and row.requests == 1
         and row.profile.affinity == placement.affinity
     ]
-    if not found:
+    if not rows:
         raise ArgumentError(
             f"The sweep has no measured row with the affinity of {name} "
             f"({shorten(_label(placement))}). Sweep both placements, or give two profiles."
         )
-    return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
+    return min(rows, key=lambda row: (row.label != placement.label, row.executor != HETERO))
 
 
-def _profile(given: Measured, name: str) -> Profile:
+def _profile(source: Measured, name: str) -> Profile:
     """Return the profile of a measurement; ArgumentError if there is none."""
-    if isinstance(given, Profile):
-        return given
-    if given.profile is None or given.latency is None:
-        raise ArgumentError(f"{name} was not measured: {given.status}.")
-    return given.profile
+    if isinstance(source, Profile):
+        return source
+    if source.profile is None or source.latency is None:
+        raise ArgumentError(f"{name} was not measured: {source.status}.")
+    return source.profile
 
 
-def _latency(given: Measured) -> Estimate:
+def _latency(source: Measured) -> Estimate:
     """Return the latency of what was measured; that of a row is on the scale of its sweep."""
-    latency = given.latency.estimate if isinstance(given, Profile) else given.latency
+    latency = source.latency.estimate if isinstance(source, Profile) else source.latency
     assert latency is not None
     return latency
 
 
-def _fitting(name: str, placement: BoundPlacement, given: Measured) -> Profile:
+def _match(name: str, placement: BoundPlacement, source: Measured) -> Profile:
     """Return a profile; ArgumentError if it is not of its placement, or not of a latency."""
-    profile = _profile(given, f"The row of {name}")
-    if isinstance(given, Row) and given.requests != 1:
+    profile = _profile(source, f"The row of {name}")
+    if isinstance(source, Row) and source.requests != 1:
         raise ArgumentError(
-            f"The row of {name} has {given.requests} requests in flight, so its times "
+            f"The row of {name} has {source.requests} requests in flight, so its times "
             "are not latencies. Give a row with one request."
         )
     if profile.model_fingerprint != placement.bound.fingerprint:
@@ -205,13 +205,13 @@ def _fitting(name: str, placement: BoundPlacement, given: Measured) -> Profile:
     return profile
 
 
-def _measured(
-    given: tuple[Measured, Measured], profiles: tuple[Profile, Profile], costs: CostModel | None
+def _measurement(
+    sides: tuple[Measured, Measured], profiles: tuple[Profile, Profile], costs: CostModel | None
 ) -> tuple[Measurement, list[str]]:
     """Return the measured difference and its caveats; paired if both were measured in turn."""
     notes: list[str] = []
-    before, after = map(_latency, given)
-    one, other = (None if isinstance(measured, Profile) else measured.series for measured in given)
+    before, after = map(_latency, sides)
+    one, other = (None if isinstance(side, Profile) else side.series for side in sides)
     # One run measured both beside the same reference turns.
     if one and other and one.log_ratios and one.reference == other.reference:
         ratio = series_ratio(other, one)
@@ -238,21 +238,21 @@ def _measured(
         difference_us=after.us - before.us,
         low_us=after.us * ratio.low / ratio.middle - before.us,
         high_us=after.us * ratio.high / ratio.middle - before.us,
-        **_counted(*profiles),
+        **_op_times(*profiles),
     )
     return measurement, notes
 
 
-def _counted(before: Profile, after: Profile) -> dict[str, float]:
+def _op_times(before: Profile, after: Profile) -> dict[str, float]:
     """Return the counters of ops, if every device of both placements has some."""
-    found = {}
+    times = {}
     for name, profile in (("ops_before_us", before), ("ops_after_us", after)):
         # What takes less than a microsecond counts as not run.
-        counted = {c.device for c in profile.counters}
-        if not {s.device for s in profile.partition.subgraphs} <= counted:
+        devices = {c.device for c in profile.counters}
+        if not {s.device for s in profile.partition.subgraphs} <= devices:
             return {}
-        found[name] = total_us(profile.counters, "op", "other")
-    return found
+        times[name] = total_us(profile.counters, "op", "other")
+    return times
 
 
 def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | None) -> Iterator[str]:
@@ -264,8 +264,8 @@ def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | Non
         return
     for name, placement in (("before", before), ("after", after)):
         for device in placement.affinity.devices:
-            own = _properties(placement, device)
-            if own and own != storable(costs.device_properties.get(device, {})):
+            properties = _properties(placement, device)
+            if properties and properties != storable(costs.device_properties.get(device, {})):
                 yield f"The costs hold for other properties of {device} than {name} sets."
 
 
@@ -301,11 +301,11 @@ class Comparison(Result):
         """One row per label."""
         first, second = (
             {
-                made.name_of(row): (row, row.latency, row.profile)
-                for row in made.rows
+                sweep.name_of(row): (row, row.latency, row.profile)
+                for row in sweep.rows
                 if row.latency is not None and row.profile is not None
             }
-            for made in (self.before, self.after)
+            for sweep in (self.before, self.after)
         )
         before, after = (
             {label: profile.affinity.keys() for label, (_, _, profile) in rows.items()}
@@ -313,7 +313,7 @@ class Comparison(Result):
         )
         common = [label for label in before if before[label] == after.get(label)]
         ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
-        adjusted = holm([p for *_, p in ratios]) if ratios else []
+        p_values = holm([p for *_, p in ratios]) if ratios else []
         rows = [
             {
                 "label": label,
@@ -328,7 +328,7 @@ class Comparison(Result):
                 "n_subgraphs_before": first[label][2].partition.n_subgraphs,
                 "n_subgraphs_after": second[label][2].partition.n_subgraphs,
             }
-            for label, ratio, p in zip(common, ratios, adjusted, strict=True)
+            for label, ratio, p in zip(common, ratios, p_values, strict=True)
         ]
         return frame_of(rows)
 

@@ -87,8 +87,8 @@ class Hotspots(Result):
     @property
     def priced(self) -> tuple[Hotspot, ...]:
         """The rows with a predicted gain, the largest first."""
-        found = [(row.gain.us, row) for row in self.rows if row.gain]
-        return tuple(row for _, row in sorted(found, key=itemgetter(0), reverse=True))
+        gains = [(row.gain.us, row) for row in self.rows if row.gain]
+        return tuple(row for _, row in sorted(gains, key=itemgetter(0), reverse=True))
 
     @cached_property
     def verdict(self) -> str:
@@ -96,12 +96,12 @@ class Hotspots(Result):
         before = accumulate((row.us for row in self.rows), initial=0.0)
         most = self.rows[: bisect_left([*before], _MOST * self.total_us)]
         n_ops = sum(len(row.ops) for row in most)
-        said = (
+        sentence = (
             f"{n_ops} of {count_of(len(self.affinity.ops), 'op')}, in "
             f"{count_of(len(most), 'group')}, take 80 % of the "
             f"{'' if self.is_measured else 'predicted '}time of all ops."
         )
-        return f"{said} {_best_move(self.priced[0])}" if self.priced else said
+        return f"{sentence} {_best_move(self.priced[0])}" if self.priced else sentence
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -113,20 +113,20 @@ class Hotspots(Result):
         same ops were measured there, and the predicted one in ``CPU_predicted_us``; with costs
         ``move_to``, ``gain_us`` and the ends of its 90 % interval; ``ops``, a name a line.
         """
-        own, rows = "time_us" if self.is_measured else "predicted_us", self.rows
+        column, rows = "time_us" if self.is_measured else "predicted_us", self.rows
         op_type, total = {op.name: op.type for op in self.graph}, self.total_us or 1.0
         types = [dict.fromkeys(op_type[op] for op in row.ops) for row in rows]
         frame = frame_of(
             {
                 "op": [row.name for row in rows],
-                "op_types": [", ".join(found) for found in types],
+                "op_types": [", ".join(names) for names in types],
                 "n_ops": [len(row.ops) for row in rows],
                 "device": [row.device for row in rows],
-                own: [row.us for row in rows],
+                column: [row.us for row in rows],
             }
         )
-        frame["share"] = frame[own] / total
-        frame["cumulative_share"] = frame[own].cumsum() / total
+        frame["share"] = frame[column] / total
+        frame["cumulative_share"] = frame[column].cumsum() / total
         if self.priced:
             frame["move_to"] = [row.move_to for row in rows]
             for end in ("us", "low_us", "high_us"):
@@ -142,10 +142,10 @@ class Hotspots(Result):
 
     def __repr__(self) -> str:
         first = self._front_tables()[""].head(_SHOWN)
-        named = first.assign(op=[one_line(op, 60) for op in first["op"]])
+        table = first.assign(op=[one_line(op, 60) for op in first["op"]])
         more = len(self.rows) - _SHOWN
         rest = [f"… {more:,} more"] if more > 0 else []
-        return "\n".join([self.verdict, *self.notes, text_table(named), *rest])
+        return "\n".join([self.verdict, *self.notes, text_table(table), *rest])
 
 
 def hotspots(
@@ -196,17 +196,17 @@ def hotspots(
     1.0
     """
     if isinstance(measured, CostModel):
-        found, costs = _predicted(measured, placement), measured
+        result, costs = _from_costs(measured, placement), measured
     elif placement is not None:
         raise ArgumentError(f"A {type(measured).__name__} has its own placement: leave it out.")
     else:
-        found = _measured(*_profiles(measured))
-    rows = _by_block(found.rows, found.graph) if by == "block" else found.rows
-    found = replace(found, rows=tuple(sorted(rows, key=lambda row: -row.us)))
-    return found if costs is None else _priced(found, costs)
+        result = _from_profile(*_profiles(measured))
+    rows = _by_block(result.rows, result.graph) if by == "block" else result.rows
+    result = replace(result, rows=tuple(sorted(rows, key=lambda row: -row.us)))
+    return result if costs is None else _with_gains(result, costs)
 
 
-def _predicted(costs: CostModel, placement: Affinity | Placement | None) -> Hotspots:
+def _from_costs(costs: CostModel, placement: Affinity | Placement | None) -> Hotspots:
     """List the units of a cost model."""
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if affinity is None:
@@ -222,15 +222,15 @@ def _profiles(measured: Profile | Sweep) -> tuple[Profile, list[Profile]]:
         every = [measured]
     else:
         every = [row.scaled_profile for row in measured.ranked.rows]
-    counted = [profile for profile in every if profile is not None and profile.counters]
-    if not counted:
+    profiles = [profile for profile in every if profile is not None and profile.counters]
+    if not profiles:
         why = "Measure with counters=True; some op must take at least 1 µs."
         raise MeasurementError(f"There are no times of single ops. {why}")
-    same = counted[0].model_fingerprint
-    return counted[0], [p for p in counted if p.model_fingerprint == same]
+    same = profiles[0].model_fingerprint
+    return profiles[0], [p for p in profiles if p.model_fingerprint == same]
 
 
-def _measured(profile: Profile, every: Sequence[Profile]) -> Hotspots:
+def _from_profile(profile: Profile, every: Sequence[Profile]) -> Hotspots:
     """List the nodes that ran, with the times of the same ops elsewhere."""
     ops: dict[str, tuple[str, ...]] = {}
     took: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -239,9 +239,9 @@ def _measured(profile: Profile, every: Sequence[Profile]) -> Hotspots:
             name = counter.op or counter.node_name
             took[name, counter.device] += counter.real_time_us
             ops.setdefault(name, (counter.op, *counter.fused_ops) if counter.op else ())
-    known = [(p.affinity, executed_ops_us(p.counters), leaders(p.counters)) for p in every]
+    others = [(p.affinity, executed_ops_us(p.counters), leaders(p.counters)) for p in every]
     rows = [
-        Hotspot(name, ops[name], device, us, {**_elsewhere(ops[name], known), device: us})
+        Hotspot(name, ops[name], device, us, {**_elsewhere(ops[name], others), device: us})
         for (name, device), us in took.items()
         if ops[name] or us
     ]
@@ -255,11 +255,11 @@ def _measured(profile: Profile, every: Sequence[Profile]) -> Hotspots:
 
 def _elsewhere(
     ops: Sequence[str],
-    known: Iterable[tuple[Affinity, Mapping[str, float], Mapping[str, str]]],
+    others: Iterable[tuple[Affinity, Mapping[str, float], Mapping[str, str]]],
 ) -> dict[str, float]:
     """Return the median time of some ops on each device that ran all of them by themselves."""
     times: defaultdict[str, list[float]] = defaultdict(list)
-    for affinity, op_us, leader in known:
+    for affinity, op_us, leader in others:
         devices = {affinity[op] for op in ops}
         if len(devices) == 1 and {leader.get(op) for op in ops} <= {*ops}:
             times[devices.pop()].append(sum(op_us[op] for op in ops))
@@ -268,46 +268,46 @@ def _elsewhere(
 
 def _by_block(rows: Iterable[Hotspot], graph: OpGraph) -> Iterator[Hotspot]:
     """Yield the rows of each block and device as one, and those outside of blocks."""
-    blocks, joined = find_blocks(graph), dict[tuple[int | None, str], list[Hotspot]]()
+    blocks, parts_of = find_blocks(graph), dict[tuple[int | None, str], list[Hotspot]]()
     for row in rows:
         number = blocks.numbered(graph.index_of[row.ops[0]]) if row.ops else None
         if number is None:
             yield row
         else:
-            joined.setdefault((number, row.device), []).append(row)
-    for (number, device), parts in joined.items():
+            parts_of.setdefault((number, row.device), []).append(row)
+    for (number, device), parts in parts_of.items():
         ops = tuple(op for part in parts for op in part.ops)
-        seen = set.intersection(*({*part.times_us} for part in parts))
-        times_us = {d: sum(part.times_us[d] for part in parts) for d in sorted(seen)}
+        devices = set.intersection(*({*part.times_us} for part in parts))
+        times_us = {d: sum(part.times_us[d] for part in parts) for d in sorted(devices)}
         us = sum(part.us for part in parts)
         yield Hotspot(f"block {number}", ops, device, us, times_us)
 
 
-def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
+def _with_gains(result: Hotspots, costs: CostModel) -> Hotspots:
     """Predict the time of each row on each device, and the best move of it."""
-    costs.check_graph(found.graph)
-    now = costs.predictor(found.affinity)
+    costs.check_graph(result.graph)
+    now = costs.predictor(result.affinity)
     able = {device: costs.supports(device) for device in costs.devices}
     watch, rows = Stopwatch.start(_MOVING_S), list[Hotspot]()
-    for row in found.rows:
+    for row in result.rows:
         fits = [d for d in costs.devices if row.ops and able[d].issuperset(row.ops)]
         nodes = [costs.graph.index_of[op] for op in row.ops]
         # In whole nanoseconds, as the placement is predicted.
         ns = costs.objective.op_ns[nodes].sum(axis=0)
-        predicted = {d: int(ns[costs.devices.index(d)]) / 1000.0 for d in fits}
-        row = replace(row, predicted_us=predicted)
+        times_us = {d: int(ns[costs.devices.index(d)]) / 1000.0 for d in fits}
+        row = replace(row, predicted_us=times_us)
         for device in (d for d in fits if d != row.device and not watch.is_over):
-            moved = now.moved(dict.fromkeys(row.ops, device))
-            us, margin = now.predicted_us - moved.predicted_us, now.margin_us(moved)
+            move = now.moved(dict.fromkeys(row.ops, device))
+            us, margin = now.predicted_us - move.predicted_us, now.margin_us(move)
             if row.gain is None or us > row.gain.us:
                 row = replace(row, move_to=device, gain=Estimate(us, us - margin, us + margin))
         rows.append(row)
-    notes = found.notes
+    notes = result.notes
     if any(row.gain is None and {*row.predicted_us} - {row.device} for row in rows):
         notes += ("Only the moves of the slowest ops were predicted, for lack of time.",)
     if not costs.uncertainty.n:
         notes += ("The costs are not validated, so nobody knows how far a gain may be off.",)
-    return replace(found, rows=tuple(rows), notes=notes)
+    return replace(result, rows=tuple(rows), notes=notes)
 
 
 def _best_move(row: Hotspot) -> str:

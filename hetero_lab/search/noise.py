@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _COMPILES, _TURNS = 6, 60  # per group
 _BATCH = 8  # of the slower model, whose milliseconds hide a noise of some µs
-_LEAST_COMPILES, _LEAST_ROUNDS = 3, 4
+_LEAST_COMPILES, _LEAST_ROUNDS = 3, 4  # from fewer, a spread is mostly chance
 
 
 def measure_noise(
@@ -89,36 +89,36 @@ def measure_noise(
     longest_s = 0.0
     for name in itertools.cycle(models):
         began_s = watch.elapsed_s
-        own = {name: models[name]}
+        model = {name: models[name]}
         # Through HETERO, whose hand-overs between threads vary as well.
         placement = Placement(Affinity.on_one(models[name].graph, device), device)
-        with Session(own, Conditions(workers=Workers(group=_COMPILES))) as session:
-            made = session.measure(
-                expand(own, [placement] * _COMPILES, dedupe=False, baselines=False),
+        with Session(model, Conditions(workers=Workers(group=_COMPILES))) as session:
+            sweep = session.measure(
+                expand(model, [placement] * _COMPILES, dedupe=False, baselines=False),
                 RunOptions(turns=_TURNS, counters=False, reference=False),
                 Stopwatch.start(None),
                 progress=progress,
             )
-        levels = _levels(made)
+        levels = _levels(sweep)
         if levels is None:
             break
         groups.append(levels)
         longest_s = max(longest_s, watch.elapsed_s - began_s)
         enough = len(groups) >= len(models) and watch.elapsed_s + longest_s > (budget_s or 0.0)
-        if made.interrupted or enough:
+        if sweep.interrupted or enough:
             break
     if not groups:
-        if made.interrupted:
+        if sweep.interrupted:
             raise KeyboardInterrupt
         raise MeasurementError(
             f"Too few compiles on {device} were measured beside each other: "
-            f"{next((row.detail or row.status for row in made.rows), 'nothing ran')}."
+            f"{next((row.detail or row.status for row in sweep.rows), 'nothing ran')}."
         )
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = compile_noise(groups)
+    noise = compile_noise(groups)
     # A steady minute says little about the next one, when a neighbour or the clock moves compiles.
-    relative = max(found.relative, ASSUMED_NOISE.relative)
-    noise = replace(found, relative=relative, measured_at=now)
+    relative = max(noise.relative, ASSUMED_NOISE.relative)
+    noise = replace(noise, relative=relative, measured_at=now)
     keep_noise(device, noise, core)
     return noise
 
@@ -131,9 +131,9 @@ def _models(core: ov.Core) -> dict[str, BoundModel]:
     return {"quick": quick, "slow": slow}
 
 
-def _levels(made: Sweep) -> np.ndarray | None:
+def _levels(sweep: Sweep) -> np.ndarray | None:
     """Return the turn levels of a group, ``[compile, round]``; ``None`` if there are too few."""
-    series = [row.series.ours for row in made.rows if len(row.series.ours) >= _LEAST_ROUNDS]
+    series = [row.series.ours for row in sweep.rows if len(row.series.ours) >= _LEAST_ROUNDS]
     common = [at for at in series[0] if all(at in other for other in series)] if series else []
     if len(series) < _LEAST_COMPILES or len(common) < _LEAST_ROUNDS:
         return None

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_NOISE = 0.02  # the error of the model's form, whatever the number of turns
 _ALIVE = 4  # compiled at once in this process; a deployed placement runs alone
+# The first reference only sets a scale; fewer than four turns have no scatter to go by; with more
+# than twelve the error of the model's form outweighs that of the measurement.
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
-_ISOLATED_PARTS = 12
+_ISOLATED_PARTS = 12  # fewer tell less about single ops, more have many hand-overs between them
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
 _DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
@@ -102,18 +104,18 @@ class Search:
             if models is not None:
                 session = stack.enter_context(Session(models, session.conditions))
             scenario = session.conditions.scenario
-            given = expand(session.models, placements, grid, scenario=scenario, baselines=False)
-            given = [trial for trial in given if trial.label not in leave_out]
+            trials = expand(session.models, placements, grid, scenario=scenario, baselines=False)
+            trials = [trial for trial in trials if trial.label not in leave_out]
             measure = partial(session.measure, control=SweepControl(self._on_record))
-            made = measure(given, options, _watch(budget_s), store=store, data=data)
-            if not least or made.interrupted or any(row.profile is not None for row in made.rows):
-                return made
-            few = given[:least]
-            if {d for t in few for d in t.devices} != {d for t in given for d in t.devices}:
+            sweep = measure(trials, options, _watch(budget_s), store=store, data=data)
+            if not least or sweep.interrupted or any(row.profile is not None for row in sweep.rows):
+                return sweep
+            few = trials[:least]
+            if {d for t in few for d in t.devices} != {d for t in trials for d in t.devices}:
                 store = None  # which belongs to all these devices
             twice = replace(options, turns=_FIRST_TURNS)
             first = measure(few, twice, Stopwatch.start(None), store=store)
-            return replace(first, rows=(*first.rows, *made.rows[least:]))
+            return replace(first, rows=(*first.rows, *sweep.rows[least:]))
 
     def _on_record(self, record: AnyRecord) -> None:
         if isinstance(record, Finished):
@@ -175,8 +177,9 @@ class Observer:
         MeasurementError, if none of them runs.
         """
         for affinity in (self.reference, *others.values()):
-            made = self._measure({"reference": affinity}, _FIRST_TURNS, math.inf, counters=counters)
-            first = made.rows[0]
+            every = {"reference": affinity}
+            sweep = self._measure(every, _FIRST_TURNS, math.inf, counters=counters)
+            first = sweep.rows[0]
             if first.profile is not None:
                 self.reference = affinity
                 self.level_us = float(np.median(self.levels_us))
@@ -185,7 +188,7 @@ class Observer:
                 # Later placements have more turns.
                 self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
                 into.append(self._observation(first, first))
-            if made.interrupted:
+            if sweep.interrupted:
                 raise KeyboardInterrupt
             if first.profile is not None:
                 return
@@ -199,6 +202,7 @@ class Observer:
     def affordable(self, until_s: float) -> int:
         """Return how many more placements can be observed before the watch shows ``until_s``."""
         left_s = until_s - self.search.watch.elapsed_s
+        # A whole number also where the budget is infinite.
         return int(min(max(0.0, left_s / (_SAFETY * self.each_s)), 10_000))
 
     def observe(
@@ -217,13 +221,13 @@ class Observer:
         if left_s <= 0.0:
             return
         every = {"reference": self.reference, **affinities}
-        made = self._measure(every, self._turns, left_s, counters=counters)
+        sweep = self._measure(every, self._turns, left_s, counters=counters)
         into += [
-            self._observation(row, made.rows[0])
-            for row in made.rows[1:]
+            self._observation(row, sweep.rows[0])
+            for row in sweep.rows[1:]
             if row.profile is not None and row.series.log_ratios
         ]
-        if made.interrupted:
+        if sweep.interrupted:
             raise KeyboardInterrupt
 
     def parallel_ratios(
@@ -235,16 +239,16 @@ class Observer:
         """
         if not self.affordable(until_s):
             return None
-        made = self.search.measure(
+        sweep = self.search.measure(
             [self.placement(base, "base"), self.placement(affinity, "plan")],
             RunOptions(turns=self._turns, counters=False, reference=False),
             math.inf,
             grid={"executor": EXECUTORS},
             leave_out=("plan",),
         )
-        if made.interrupted:
+        if sweep.interrupted:
             raise KeyboardInterrupt
-        ratios = [row.series.ratio for row in made.rows[1:]]
+        ratios = [row.series.ratio for row in sweep.rows[1:]]
         return None if None in ratios else [ratio.middle for ratio in ratios if ratio]
 
     def _measure(
@@ -256,15 +260,15 @@ class Observer:
         counters: bool,
     ) -> Sweep:
         began_s = self.search.watch.elapsed_s
-        made = self.search.measure(
+        sweep = self.search.measure(
             [self.placement(affinity, label) for label, affinity in affinities.items()],
             RunOptions(turns=turns, counters=counters, reference=False),
             budget_s,
         )
-        measured = [row.profile for row in made.rows if row.profile is not None]
-        if made.rows[0].profile is not None:
-            self.levels_us += made.rows[0].series.ours.values()
-        self.failed |= {row.label: row.detail for row in made.rows if row.detail}
+        measured = [row.profile for row in sweep.rows if row.profile is not None]
+        if sweep.rows[0].profile is not None:
+            self.levels_us += sweep.rows[0].series.ours.values()
+        self.failed |= {row.label: row.detail for row in sweep.rows if row.detail}
         for profile in measured:
             self.precisions |= profile.chosen.precisions
             n_subgraphs = profile.partition.n_subgraphs
@@ -272,7 +276,7 @@ class Observer:
                 each_s = profile.compile_ms / 1e3 / n_subgraphs
                 self.slowest_subgraph_s = max(self.slowest_subgraph_s, each_s)
         self.each_s = (self.search.watch.elapsed_s - began_s) / max(1, len(measured))
-        return made
+        return sweep
 
     def _observation(self, row: Row, reference: Row) -> Observation:
         """Read a measured row of a sweep that has this row of the reference."""
@@ -280,11 +284,12 @@ class Observer:
         assert profile is not None
         ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
         middle = float(np.median(ratios))
+        # 1.48 times the median deviation is the standard deviation of normal noise.
         scatter = 1.48 * float(np.median(np.abs(ratios - middle))) / math.sqrt(len(ratios))
-        own, others = profile.generation, reference.profile and reference.profile.generation
+        generation, base = profile.generation, reference.profile and reference.profile.generation
         first_us = None
-        if own and others:
-            first_us = self.first_us * own.ttft.median_us / others.ttft.median_us
+        if generation and base:
+            first_us = self.first_us * generation.ttft.median_us / base.ttft.median_us
         return Observation(
             row.label,
             profile.affinity,
@@ -356,16 +361,16 @@ def _neighbour(counter: Counter, partition: Partition, graph: OpGraph) -> str:
         for name in (*users, *makers):
             if name in inside:
                 return name
-    named = [op for op in inside if counter.node_name.startswith(f"{op}_")]
-    named = named or [op for op in inside if counter.node_name.endswith(f"_{op}")]
-    return max(named, key=len, default="")
+    namesakes = [op for op in inside if counter.node_name.startswith(f"{op}_")]
+    namesakes = namesakes or [op for op in inside if counter.node_name.endswith(f"_{op}")]
+    return max(namesakes, key=len, default="")
 
 
 def isolated_nodes(
     observer: Observer,
     device: str,
     support: Mapping[str, frozenset[str]],
-    known: Sequence[ExecutedNode],
+    counted_nodes: Sequence[ExecutedNode],
 ) -> tuple[ExecutedNode, ...]:
     """Return a node for each op that a device without counters supports, from timed subgraphs.
 
@@ -375,13 +380,13 @@ def isolated_nodes(
     """
     bound = observer.search.bound
     conditions = replace(observer.search.session.conditions, scenario=None)  # one inference each
-    models, weights = by_name(bound), _weights(bound.graph, known)
+    models, weights = by_name(bound), _weights(bound.graph, counted_nodes)
     (variant,) = models
-    found: list[ExecutedNode] = []
+    nodes: list[ExecutedNode] = []
     with Session(models, conditions) as session, opened_bench(session, "isolated") as ask:
         for affinity in _halves(bound.graph, device, support):
-            placed = resolve(bound, observer.placement(affinity, "isolated"))
-            trial = trial_of(placed, placed.label, variant, executor=PARALLEL)
+            bound_placement = resolve(bound, observer.placement(affinity, "isolated"))
+            trial = trial_of(bound_placement, bound_placement.label, variant, executor=PARALLEL)
             compiled: Compiled = ask(Bench.compile, trial=trial)
             ask(Bench.run_turn, key=trial.key)
             spans = ask(Bench.read_spans, key=trial.key, requests=TIMED_PER_TURN)
@@ -392,19 +397,19 @@ def isolated_nodes(
                 if subgraph.device == device and ops:
                     total = sum(weights[op] for op in ops)
                     us = 1e6 * float(np.median(times[subgraph.index]))
-                    found += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
-    return tuple(found)
+                    nodes += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
+    return tuple(nodes)
 
 
-def _weights(graph: OpGraph, known: Sequence[ExecutedNode]) -> dict[str, float]:
+def _weights(graph: OpGraph, nodes: Sequence[ExecutedNode]) -> dict[str, float]:
     placeable = [graph.ops[index] for index in graph.placeable]
-    counted: defaultdict[str, list[float]] = defaultdict(list)
-    for node in known:
-        counted[node.ops[0]].append(node.us)
-    if not counted:
+    times_us: defaultdict[str, list[float]] = defaultdict(list)
+    for node in nodes:
+        times_us[node.ops[0]].append(node.us)
+    if not times_us:
         return {op.name: 1.0 + sum(t.n_bytes or 0 for t in op.outputs) for op in placeable}
     # Ops inside another's node weigh next to nothing, but not nothing.
-    return {op.name: float(np.median(counted.get(op.name, [1e-3]))) for op in placeable}
+    return {op.name: float(np.median(times_us.get(op.name, [1e-3]))) for op in placeable}
 
 
 def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) -> list[Affinity]:

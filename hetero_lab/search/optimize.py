@@ -111,14 +111,14 @@ class Optimized(Result):
     def searched(self) -> str:
         """What was searched: a sentence with the fastest split that is not the answer."""
         proven = sum(row.profile is not None and not row.same_as for row in self.sweep.rows)
-        said = f"Measured: {count_of(self.n_learnt, 'placement')} to learn from, "
-        said += f"{len(self.trials)} of them planned, and {proven} in the proof"
+        text = f"Measured: {count_of(self.n_learnt, 'placement')} to learn from, "
+        text += f"{len(self.trials)} of them planned, and {proven} in the proof"
         rows = {row.label: row for row in self.sweep.rows}
         row = rows.get(self.split.label) if self.split else None
         if self.split is None or row is None:
-            return f"{said}."
+            return f"{text}."
         n_subgraphs = row.profile.partition.n_subgraphs if row.profile else 0
-        cut = f"{placed(self.split.affinity)}, {count_of(n_subgraphs, 'subgraph')}"
+        structure = f"{device_counts(self.split.affinity)}, {count_of(n_subgraphs, 'subgraph')}"
         ratio = between(row, rows[self.placement.label])
         whose = self.configuration
         whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
@@ -126,7 +126,7 @@ class Optimized(Result):
         if ratio and math.isfinite(ratio.high):
             took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
         took += row.emulation
-        return f"{said}; the fastest split, {row.configuration} ({cut}), {took}."
+        return f"{text}; the fastest split, {row.configuration} ({structure}), {took}."
 
     @property
     def configuration(self) -> str:
@@ -154,28 +154,29 @@ class Optimized(Result):
         return frame_of(self.trials, list(Proposal._fields))
 
     def __repr__(self) -> str:
-        chosen = f"Placement: {self.configuration}, {placed(self.placement.affinity)}"
-        return "\n".join([self.verdict, self.searched, chosen, *self.notes[:2], repr(self.sweep)])
+        counts = device_counts(self.placement.affinity)
+        lines = [self.verdict, self.searched, f"Placement: {self.configuration}, {counts}"]
+        return "\n".join([*lines, *self.notes[:2], repr(self.sweep)])
 
 
-def placed(affinity: Affinity) -> str:
+def device_counts(affinity: Affinity) -> str:
     """Return how many ops are on each device."""
     return ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in affinity.counts().items())
 
 
 _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
-ROUNDS = 8
+ROUNDS = 8  # a limit for a search whose budget does not end it
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
 _LATE = 0.2  # share of the budget by which the proof may end late
-_CANDIDATES = 3
+_CANDIDATES = 3  # beside the baselines; each further one leaves fewer turns to all
 _WORTH = 0.995  # a measured ratio that is worth another round
 _PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and its limit
 _CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and predicted
 _STRIDE = 6  # every so many cuts first, then those between
 _APART = 12  # part of the ops by which such cuts differ
 _SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
-_IN_FLIGHT = 4
+IN_FLIGHT = 4  # requests for throughput: with fewer than devices, some would idle
 _PRECISION = 0.01  # of the proof
 
 
@@ -310,7 +311,7 @@ def optimize_bound(
         for device in devices:  # a split forbids requests to overlap unless told otherwise
             by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     calibration = Calibration(search, devices, by_device, prior=costs)
-    with UntilInterrupted(lambda: calibration.observed):
+    with UntilInterrupted(lambda: calibration.observations):
         optimization = _Optimization(calibration, objective, memory_limit, pin)
         optimization.run()
         return optimization.prove(store)
@@ -327,7 +328,7 @@ class _Optimization:
     memory_limit: MemoryLimit | None
     pin: Mapping[str, str] | None
     trials: list[Proposal] = field(default_factory=list)
-    planned: list[Observation] = field(default_factory=list)
+    plan_observations: list[Observation] = field(default_factory=list)
 
     def run(self) -> None:
         """Learn, then plan and measure until nothing improves or the time for it is over."""
@@ -337,8 +338,8 @@ class _Optimization:
             # Two large subgraphs are compiled soon, also where a small budget allows little else.
             calibration.run_base(learning_s)
             self._plan()
-            most, known = observer.affordable(self._until_s), calibration.known
-            first = {n: a for n, a in self._simplified.items() if a not in known}
+            most, previous = observer.affordable(self._until_s), calibration.fitted_affinities
+            first = {n: a for n, a in self._simplified.items() if a not in previous}
             cuts = self._cuts(most)
             first |= {f"cut {number}": cut for number, cut in enumerate(cuts, start=1)}
             self._measure(0, dict(itertools.islice(first.items(), most)))
@@ -348,14 +349,14 @@ class _Optimization:
         for number in range(1, ROUNDS + 1):
             if idle >= _IDLE_ROUNDS:
                 return
-            before_us = min(seen.measured_us for seen in calibration.observed)
+            before_us = min(o.measured_us for o in calibration.observations)
             plans = self._proposals(observer.affordable(self._until_s))
-            named = {f"plan {number}.{n}": plan for n, plan in enumerate(plans, start=1)}
-            found = self._measure(number, named)
-            if not found:
+            proposals = {f"plan {number}.{n}": plan for n, plan in enumerate(plans, start=1)}
+            observations = self._measure(number, proposals)
+            if not observations:
                 return
             self._plan()
-            gained = min(seen.measured_us for seen in found) < _WORTH * before_us
+            gained = min(o.measured_us for o in observations) < _WORTH * before_us
             idle = 0 if gained else idle + 1
 
     def _measure(self, number: int, proposals: Mapping[str, Affinity]) -> list[Observation]:
@@ -365,26 +366,26 @@ class _Optimization:
         calibration, observer = self.calibration, self.calibration.observer
         self._search.begin(f"round {number}" if number else "cuts")
         predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
-        n_known = len(calibration.observed)
+        n_known = len(calibration.observations)
         observer.observe(
             proposals,
             self._until_s,
-            calibration.observed,
+            calibration.observations,
             counters=calibration.prior is None,  # the fit reads them, the adjusting does not
         )
-        found = calibration.observed[n_known:]
-        self.planned += found
+        observations = calibration.observations[n_known:]
+        self.plan_observations += observations
         self.trials += [
             Proposal(
                 number,
-                seen.label,
-                predicted[seen.label].predicted_us,
-                seen.measured_us * observer.drift,
-                predicted[seen.label].n_subgraphs,
+                o.label,
+                predicted[o.label].predicted_us,
+                o.measured_us * observer.drift,
+                predicted[o.label].n_subgraphs,
             )
-            for seen in found
+            for o in observations
         ]
-        return found
+        return observations
 
     @property
     def _search(self) -> Search:
@@ -404,10 +405,10 @@ class _Optimization:
         """Fit the costs to the observations, and plan with them."""
         began_s = self._search.watch.elapsed_s
         self.costs = self.calibration.fit()
-        self.plan = self._planned(self.costs)
+        self.plan = self._plan_of(self.costs)
         self.planning_s = self._search.watch.elapsed_s - began_s
 
-    def _planned(self, costs: CostModel) -> Plan:
+    def _plan_of(self, costs: CostModel) -> Plan:
         return plan_graph(
             costs.graph,
             costs,
@@ -434,9 +435,9 @@ class _Optimization:
         if self.calibration.layers is not None:
             return {}
         greedy = next(b.affinity for b in self.plan.baselines if b.label == GREEDY)
-        found = simplified(self.costs.graph, greedy, self.calibration.support)
-        changed = simplified_placements(found, GREEDY).items()
-        return {n: a for n, a in changed if len(a.devices) > 1 and self._keeps_limits(a)}
+        changes = simplified(self.costs.graph, greedy, self.calibration.support)
+        affinities = simplified_placements(changes, GREEDY).items()
+        return {n: a for n, a in affinities if len(a.devices) > 1 and self._keeps_limits(a)}
 
     def _cuts(self, most: int) -> list[Affinity]:
         """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""
@@ -445,34 +446,34 @@ class _Optimization:
         spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]
         watch = self._search.watch
         until_s = watch.elapsed_s + self._planning_budget_s
-        tried: list[tuple[float, tuple[str, str], int, Affinity]] = []
+        predictions: list[tuple[float, tuple[str, str], int, Affinity]] = []
         for before, pair in itertools.product(spread, itertools.permutations(support, 2)):
             if watch.elapsed_s > until_s:  # a prediction of a large graph is slow
                 break
             affinity = cut_at(graph, support, before, pair)
-            tried.append((self._value_us(affinity), pair, len(before), affinity))
+            predictions.append((self._value_us(affinity), pair, len(before), affinity))
         apart = len(graph.placeable) / _APART
         slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
-        known = self.calibration.known
-        found: list[tuple[tuple[str, str], int, Affinity]] = []
-        for predicted_us, pair, n_ops, affinity in sorted(tried, key=lambda one: one[0]):
-            if len(found) == min(most, _CUTS) or predicted_us > slow_us:
+        previous = self.calibration.fitted_affinities
+        best: list[tuple[tuple[str, str], int, Affinity]] = []
+        for predicted_us, pair, n_ops, affinity in sorted(predictions, key=lambda one: one[0]):
+            if len(best) == min(most, _CUTS) or predicted_us > slow_us:
                 break
-            near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in found)
-            is_new = affinity not in known and len(affinity.devices) > 1
+            near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in best)
+            is_new = affinity not in previous and len(affinity.devices) > 1
             if not near and is_new and self._keeps_limits(affinity):
-                found.append((pair, n_ops, affinity))
-        return [affinity for *_, affinity in found]
+                best.append((pair, n_ops, affinity))
+        return [affinity for *_, affinity in best]
 
     def _proposals(self, most: int) -> list[Affinity]:
         """Return up to ``most`` placements that were not measured before."""
         plans = (
-            self._planned(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
+            self._plan_of(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
             for scale in _SCALES[:most]
         )
-        known = self.calibration.known
+        previous = self.calibration.fitted_affinities
         distinct = dict.fromkeys(plan.affinity for plan in plans)
-        return [a for a in distinct if a not in known and len(a.devices) > 1]
+        return [a for a in distinct if a not in previous and len(a.devices) > 1]
 
     def prove(self, store: Path | None) -> Optimized:
         """Measure the best few beside the baselines and decide."""
@@ -487,13 +488,14 @@ class _Optimization:
             label: replace(observer.placement(affinity, label), direct=label != GREEDY)
             for label, affinity in baselines.items()
         }
-        planned = [s.affinity for s in sorted(self.planned, key=lambda seen: seen.measured_us)]
-        if not planned:  # there was no time to learn from one
-            planned = [*self._simplified.values(), self.plan.affinity]
+        by_time = sorted(self.plan_observations, key=lambda o: o.measured_us)
+        candidates = [o.affinity for o in by_time]
+        if not candidates:  # there was no time to learn from one
+            candidates = [*self._simplified.values(), self.plan.affinity]
         if self.objective == THROUGHPUT:  # of which a latency measured with one request says little
-            planned = sorted([self.plan.affinity, *planned], key=self._value_us)
+            candidates = sorted([self.plan.affinity, *candidates], key=self._value_us)
         names = {affinity: label for label, affinity in self._simplified.items()}
-        for number, affinity in enumerate(list(dict.fromkeys(planned))[:_CANDIDATES], start=1):
+        for number, affinity in enumerate(list(dict.fromkeys(candidates))[:_CANDIDATES], start=1):
             if affinity not in baselines.values():
                 label = names.get(affinity, f"split {number}")
                 placements[label] = observer.placement(affinity, label)
@@ -501,22 +503,22 @@ class _Optimization:
         # ends a little late.
         late_s = min(_LATE * search.budget_s, len(baselines) * observer.each_s)
         left_s = max(search.watch.left_s, late_s)
-        made = search.measure(
+        sweep = search.measure(
             list(placements.values()),
             RunOptions(precision=_PRECISION, counters=False),
             left_s,
             least=1,
-            grid={"requests": [1 if self.objective == LATENCY else _IN_FLIGHT]},
+            grid={"requests": [1 if self.objective == LATENCY else IN_FLIGHT]},
             store=store,
         )
-        rows = dict(zip(placements, made.rows, strict=True))
+        rows = dict(zip(placements, sweep.rows, strict=True))
         rows[GREEDY] = replace(rows[GREEDY], name=f"HETERO:{','.join(self.costs.devices)}")
         if not any(rows[label].profile is not None for label in baselines):
-            if made.interrupted:
+            if sweep.interrupted:
                 raise KeyboardInterrupt
-            first = made.rows[0]
+            first = sweep.rows[0]
             raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
-        allowed = [
+        eligible = [
             label
             for label in rows
             if label not in baselines or self._keeps_limits(baselines[label])
@@ -527,44 +529,44 @@ class _Optimization:
                 for label, row in rows.items()
                 if row.profile and not any(a.is_wrong for a in row.profile.agreement)
             }
-            allowed = [label for label in allowed if label in right]
-            if not allowed:
+            eligible = [label for label in eligible if label in right]
+            if not eligible:
                 raise MeasurementError(
                     "No placement that keeps to the limits was measured and has the tokens of one "
                     "device in f32. Give more budget_s=, or see hetero_lab.sweep(…, scenario=…)."
                 )
-        decision = decide(rows, [label for label in allowed if label in baselines], allowed)
-        chosen = placements[decision.label]
-        shown, best = {OPTIMIZED: rows[decision.label], **rows}, decision.label
+        decision = decide(rows, [label for label in eligible if label in baselines], eligible)
+        placement = placements[decision.label]
+        proof, best = {OPTIMIZED: rows[decision.label], **rows}, decision.label
         splits = [label for label in fastest_first(rows, rows) if label not in baselines]
         if best in baselines:
-            shown[OPTIMIZED] = replace(shown[OPTIMIZED], same_as=best)
+            proof[OPTIMIZED] = replace(proof[OPTIMIZED], same_as=best)
         else:
-            del shown[best]
-            chosen, splits, best = replace(chosen, label=OPTIMIZED), [], OPTIMIZED
+            del proof[best]
+            placement, splits, best = replace(placement, label=OPTIMIZED), [], OPTIMIZED
         return Optimized(
-            placement=chosen,
+            placement=placement,
             objective=self.objective,
             verdict=decision.verdict,
             finding=decision.finding,
             costs=self.costs,
             plan=self.plan,
             sweep=replace(
-                made,
-                rows=tuple(replace(row, label=label) for label, row in shown.items()),
+                sweep,
+                rows=tuple(replace(row, label=label) for label, row in proof.items()),
                 reference=GREEDY,
                 decided={best: BEST, **decision.findings},
             ),
             trials=tuple(self.trials),
             split=placements[splits[0]] if splits else None,
-            n_learnt=len(self.calibration.observed),
-            notes=(*self.costs.notes, *self._notes(rows, made.interrupted)),
-            interrupted=made.interrupted,
+            n_learnt=len(self.calibration.observations),
+            notes=(*self.costs.notes, *self._notes(rows, sweep.interrupted)),
+            interrupted=sweep.interrupted,
         )
 
     def _notes(self, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
         """Say which steps the budget or Ctrl-C left out."""
-        if not self.planned:
+        if not self.plan_observations:
             yield "The budget ended before a planned placement was measured and learnt from."
         missing = [label for label, row in rows.items() if row.was_left_out]
         if missing:

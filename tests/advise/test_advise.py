@@ -218,7 +218,7 @@ def inquiry(tmp_path):
             bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
             question = advising._Question(devices=devices, **{**options, **changes})
             asked = advising._Advising(question, bound, watch)
-            asked.kept = advising.KeptFiles(tmp_path, question.of_search(bound))
+            asked.files = advising.KeptFiles(tmp_path, question.of_search(bound))
             asked.search = stack.enter_context(
                 searching(bound, question.conditions, watch, show=False)
             )
@@ -261,13 +261,13 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(
     monkeypatch.setattr(advising, "optimize_bound", search)
     asked = inquiry(("ADVKEPT", "CPU"))
     with pytest.raises(KeyboardInterrupt):
-        asked._optimized()
+        asked._optimized_placement()
     assert asked.optimized is not None
     assert not list(tmp_path.glob("optimized*"))
     interrupted[0] = False
-    assert asked._optimized() is not None
+    assert asked._optimized_placement() is not None
     monkeypatch.setattr(advising, "optimize_bound", never)
-    kept = asked._optimized()
+    kept = asked._optimized_placement()
     assert kept is not None
     assert kept.affinity == found
     for changes in (
@@ -278,7 +278,7 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(
         {"costs": chain_costs()},
     ):
         other = inquiry(**{"devices": ("ADVKEPT", "CPU"), **changes})
-        assert other._optimized() is None
+        assert other._optimized_placement() is None
         assert other.notes == ["No placement was searched for: searched again"]
 
 
@@ -352,7 +352,7 @@ def recovering(monkeypatch, inquiry):
             ("ADVBF16", "CPU"), budget_s=12.0, data=data, examples=read_data(data),
             properties=hint, **changes
         )  # fmt: skip
-        asked.known = [
+        asked.candidates = [
             Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
             for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
         ]
@@ -365,7 +365,7 @@ def recovering(monkeypatch, inquiry):
 @pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
 def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
     asked = recovering()
-    found = asked._recovered()
+    found = asked._recovered_placement()
     (note,) = asked.notes
     assert note.startswith("Accuracy recovered from ADVBF16 with CPU: ")
     # Whether a mix is measured to be faster depends on the machine.
@@ -375,19 +375,19 @@ def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
         assert found.device_properties["CPU"] == asked.question.properties["CPU"]
     (kept,) = tmp_path.glob("recovered-*.json")
     again = recovering()
-    assert again._recovered() == found  # from the store
+    assert again._recovered_placement() == found  # from the store
     assert again.notes == []
     kept.unlink()
     hopeless = recovering(max_drop=1.0)
-    assert hopeless._recovered() is None  # nothing is lost that is not allowed to be
+    assert hopeless._recovered_placement() is None  # nothing is lost that is not allowed to be
     assert hopeless.notes == []
-    fastest = again.known[1]
+    fastest = again.candidates[1]
     equal = replace(
         fastest.row.profile,
         agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),),
     )
-    again.known = [replace(fastest, row=measured_row("ADVBF16", equal))]
-    assert again._recovered() is None  # what is f32 already loses nothing
+    again.candidates = [replace(fastest, row=measured_row("ADVBF16", equal))]
+    assert again._recovered_placement() is None  # what is f32 already loses nothing
     assert again.notes == []
     assert not list(tmp_path.glob("recovered-*.json"))
 
@@ -403,12 +403,12 @@ def test_an_interrupted_recovery_goes_on_from_the_costs_that_it_has_learnt(
     with monkeypatch.context() as before_the_proof:
         before_the_proof.setattr(recover._Recovery, "prove", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            recovering()._recovered()
+            recovering()._recovered_placement()
     (kept,) = tmp_path.glob("recovered*")
     assert not hl.CostModel.from_json(kept).interrupted
     monkeypatch.setattr(recover, "calibrate_bound", calibrated_again)
     again = recovering()
-    again._recovered()
+    again._recovered_placement()
     assert again.notes[0].startswith("Accuracy recovered from ADVBF16 with CPU: ")
 
 
@@ -430,12 +430,12 @@ def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
 
 def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time(inquiry):
     hl.emulate("ADVFAST")
-    assert inquiry(("ADVFAST", "CPU"))._recovered() is None
+    assert inquiry(("ADVFAST", "CPU"))._recovered_placement() is None
     data = hl.dataset("digits")
     short = inquiry(("ADVFAST", "CPU"), budget_s=10.0, data=data, examples=read_data(data))
     row, placement = small_sweep().rows[0], short.placements["CPU"]
-    short.known = [Judged(row, placement, short.bound, "race", "best")]
-    assert short._recovered() is None
+    short.candidates = [Judged(row, placement, short.bound, "race", "best")]
+    assert short._recovered_placement() is None
     assert short.notes[0].startswith("The budget was too short to recover accuracy")
 
 
