@@ -60,7 +60,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         def compile_all(of_process: list[tuple[str, Way]]) -> None:
             for name, way in of_process:
                 try:
-                    self._compiled(name, way)
+                    self._compile_once(name, way)
                 except WorkerError as error:
                     failed[name, way.label] = str(error)
 
@@ -82,16 +82,16 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         """Drive models at the same time, each on a way; WorkerError, if one of them fails."""
         together = defaultdict[str, list[str]](list)
         for name, way in ways.items():
-            self._compiled(name, way)
+            self._compile_once(name, way)
             together[self._process_of[name]].append(name)
         starts_at = unix_now() + _START_S
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
-            own = tuple(loads[name] for name in names)
-            asked = Drive(loads=own, starts_at=starts_at, seconds=seconds, check=check)
-            patience_s = max(load.patience_s for load in own)
-            found = self._ask(process, asked, WARM_S + seconds + patience_s + _LATE_S)
-            return dict(zip(names, found, strict=True))
+            own_loads = tuple(loads[name] for name in names)
+            request = Drive(loads=own_loads, starts_at=starts_at, seconds=seconds, check=check)
+            patience_s = max(load.patience_s for load in own_loads)
+            answers = self._ask(process, request, WARM_S + seconds + patience_s + _LATE_S)
+            return dict(zip(names, answers, strict=True))
 
         asking = [self._pool.submit(ask, *each) for each in together.items()]
         while wait(asking, _POLL_S).not_done:  # none is still busy when one has failed
@@ -99,7 +99,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         driven = {name: one for future in asking for name, one in future.result().items()}
         return {name: driven[name] for name in ways}
 
-    def _compiled(self, name: str, way: Way) -> None:
+    def _compile_once(self, name: str, way: Way) -> None:
         process = self._process_of[name]
         if way.key not in self._ready[process]:
             request = Compile(trial=way.trial)
@@ -123,27 +123,27 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
 # -- in the processes ---------------------------------------------------------------------------
 
 
-def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
+def drive(runners: Sequence[Runner], request: Drive) -> tuple[Driven, ...]:
     """Carry out a :class:`~hetero_lab.measure.requests.Drive`, one runner a load."""
     lanes = [
-        [_lane(runner, check=asked.check) for _ in range(load.requests)]
-        for runner, load in zip(runners, asked.loads, strict=True)
+        [_lane(runner, check=request.check) for _ in range(load.requests)]
+        for runner, load in zip(runners, request.loads, strict=True)
     ]
-    windows = keep_busy(lanes, asked.loads, window_at(asked.starts_at), asked.seconds)
-    found: list[Driven] = []
+    windows = keep_busy(lanes, request.loads, window_at(request.starts_at), request.seconds)
+    results: list[Driven] = []
     for runner, window in zip(runners, windows, strict=True):
         with inference_errors(runner.placed.label):
-            found.append(window.driven())
-    return tuple(found)
+            results.append(window.driven())
+    return tuple(results)
 
 
 def _lane(runner: Runner, *, check: bool) -> Lane:
     """Return another request of a runner; with ``check`` it compares outputs with the runner's."""
-    own = runner.another()
+    other = runner.another()
     if not check:
-        return Lane(own.infer)
+        return Lane(other.infer)
     expected = runner.outputs()
-    return Lane(own.infer, lambda: _differs(own.outputs(), expected))
+    return Lane(other.infer, lambda: _differs(other.outputs(), expected))
 
 
 def _differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
