@@ -20,7 +20,7 @@ if not hasattr(ov, "Core"):  # before 2023.1
 HERE = Path(__file__).resolve().parent
 RAISED = 3  # the exit code of a side whose device raises an error
 OTHER = 125  # the exit code if it cannot be told whether the fault is there, as for git bisect
-TIMED, DISCARDED = 60, 10  # inferences
+TIMED, DISCARDED = 60, 10  # inferences: the first ones are slower
 
 
 def infer(fault, side, file):

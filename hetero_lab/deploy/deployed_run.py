@@ -56,7 +56,7 @@ from hetero_lab.runtime.stored_placement import (
 from hetero_lab.tables import scratch_directory
 
 PROGRAM = "run.py"
-TURNS, _EACH_S = 10, 3.0  # of one process
+TURNS, _EACH_S = 10, 3.0  # of one process; more would not replace another process
 _TIMEOUT_S = 900.0  # of a process that compiles a model and its reference: large ones take minutes
 _MESSAGE_END = 400  # characters of what a process wrote, for the last lines of a traceback
 REFERENCE = "reference"  # the step of a run that compiles the reference

@@ -89,7 +89,7 @@ ONE_CORE: Reference = (
         "ENABLE_CPU_PINNING": False,
     },
 )
-_N_PROMISED = 4  # processes that a promise is measured in
+_N_PROMISED = 4  # processes that a promise is measured in, for what lies between them
 _PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 
 

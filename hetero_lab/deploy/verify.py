@@ -63,7 +63,7 @@ from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read
 from hetero_lab.tables import check_directory, reading
 from hetero_lab.terminal import one_line, text_of
 
-PAUSE_S = 2.0  # before an alarm is measured again
+PAUSE_S = 2.0  # before an alarm is measured again: what disturbed it may be over
 _BUDGET_S, _QUIET_SHARE = 30.0, 0.1  # of the budget, the longest wait for a quiet machine
 _MAX_DROP = 0.01  # one point of accuracy, as for hetero_lab.advise
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")

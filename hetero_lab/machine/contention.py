@@ -29,11 +29,11 @@ from hetero_lab.machine.demand import MAY_MISS
 from hetero_lab.measure.loads import Driven
 from hetero_lab.tables import write_text
 
-_MOST_LATENCIES = 1000  # of a way alone, in the file
-_LEAST = 1e-3  # of the rate alone
+_MOST_LATENCIES = 1000  # of a way alone, in the file: enough for a 99th percentile
+_LEAST = 1e-3  # of the rate alone, so that what another model adds is finite
 _ROUNDS = 20  # of the fixed point, which halves its error in each
-_EXHAUSTIVE = 5000  # assignments that are all scored
-_OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
+_EXHAUSTIVE = 5000  # assignments that are all scored: those of five models with five ways each
+_OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured: little
 
 
 class Rates(msgspec.Struct, frozen=True):

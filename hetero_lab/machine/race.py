@@ -16,9 +16,9 @@ from hetero_lab.progress import Stopwatch
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
 
 NOT_MEASURED = "not measured"
-LOOKS = 2  # turns of each set before the final
+LOOKS = 2  # turns of each set before the final; a single one may be disturbed
 FINALISTS = 3  # beside the reference
-LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
+LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final; fewer give no narrow interval
 _PRECISION = 0.015  # half the width of the interval of a ratio
 
 
