@@ -445,7 +445,7 @@ def settlement_of(
 ) -> Settlement:
     """Tell whether a promise is kept, by the runs so far.
 
-    ``moved`` names hardware that is not that of the promise. A first run that looks worse is an
+    ``hardware`` names what is not that of the promise. A first run that looks worse is an
     alarm; the runs after it decide.
     """
     first, *again = runs
