@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from hetero_lab.intervals import Noise, turn_level
-from hetero_lab.measure import requests
-from hetero_lab.measure.requests import Answer, Request
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.stopping import (
     FULL,
     LEAST,
@@ -29,7 +28,7 @@ from hetero_lab.measure.stopping import (
     TurnPlan,
     affordable,
 )
-from hetero_lab.measure.worker_process import WorkerError
+from hetero_lab.measure.worker_process import Answer, Request, WorkerError
 from hetero_lab.results.records import (
     Compiled,
     Counters,
@@ -66,8 +65,9 @@ class Ask(NamedTuple):
     requests: Mapping[str, Request[Any]]
 
 
-# The schedule finds the answers, and the time, on the line after the yield: see tell().
-Step: TypeAlias = Begin | requests.Expect | Ask
+# A request by itself is for a bench of its own, which nothing else is asked. The schedule finds the
+# answers, and the time, on the line after the yield: see tell().
+Step: TypeAlias = Begin | Ask | Request[None]
 _Told = TypeVar("_Told")
 _Steps: TypeAlias = Generator[Step, None, _Told]
 
@@ -241,9 +241,11 @@ class SweepSchedule:
             # the first bench that compares computes its outputs, as it does if this fails.
             if trial.scenario is None and trial.variant not in self.expected:
                 self.expected.add(trial.variant)
-                yield requests.Expect(trial=trial)
+                yield partial(Bench.expect, trial=trial)
         began_s = self._elapsed_s
-        asked = {key: requests.Compile(trial=self.trials[key], compare=compare) for key in keys}
+        asked = {
+            key: partial(Bench.compile, trial=self.trials[key], compare=compare) for key in keys
+        }
         answers = yield from self._ask("compile", asked)
         took_s = self._elapsed_s - began_s
         if len(keys) > 1:
@@ -262,7 +264,7 @@ class SweepSchedule:
                 yield from self._warm_up(key, min(WARM_UP_S, _LOOK_SHARE * self.left_s))
 
     def _warm_up(self, key: str, at_most_s: float) -> _Steps[None]:
-        request = requests.WarmUp(key=key, at_most_s=at_most_s)
+        request = partial(Bench.warm_up, key=key, at_most_s=at_most_s)
         self._inference_s |= yield from self._ask("warm up", {key: request})
 
     def _measure_group(self, group: int, later: TurnPlan, began_s: float) -> _Steps[None]:
@@ -308,7 +310,7 @@ class SweepSchedule:
             has_pair = self.reference in done and len(done) > 1
             if self._turn_s(key, length) > self.left_s and (number or has_pair):
                 return False
-            asked = requests.RunTurn(key=key, group=group, round=number, **asdict(length))
+            asked = partial(Bench.run_turn, key=key, group=group, round=number, **asdict(length))
             for turn in (yield from self._ask("measure", {key: asked})).values():
                 self.ledger.append(turn)
                 done.add(key)
@@ -327,10 +329,12 @@ class SweepSchedule:
             if len(some) * self._durations.ready_s + runs_s + reserve_s > self.left_s:
                 return
             if len(some) > 1:  # one that fails here is compiled again where its counters are read
-                counted = {key: requests.CompileCounted(trial=self.trials[key]) for key in some}
+                counted = {
+                    key: partial(Bench.compile_counted, trial=self.trials[key]) for key in some
+                }
                 yield Ask("counters", counted)
             for key in some:
-                request = requests.ReadCounters(trial=self.trials[key])
+                request = partial(Bench.read_counters, trial=self.trials[key])
                 for counters in (yield from self._ask("counters", {key: request})).values():
                     self.ledger.append(counters)
 
@@ -338,7 +342,7 @@ class SweepSchedule:
         """Hold each placement for some seconds, on top of the budget."""
         began_s = self._elapsed_s
         for key in list(self._alive):
-            turn = requests.RunTurn(key=key, **asdict(FULL))
+            turn = partial(Bench.run_turn, key=key, **asdict(FULL))
             until_s, medians = self._elapsed_s + seconds, list[float]()
             while key in self._alive and (self._elapsed_s < until_s or not medians):
                 held = yield from self._ask("hold", {key: turn})
