@@ -45,6 +45,8 @@ from hetero_lab.results.records import (
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import (
+    DISCARDED_PER_TURN,
+    TIMED_PER_TURN,
     Runner,
     expected_outputs,
     infer_once,
@@ -140,7 +142,7 @@ class Bench:
         runner, trial, first_s = self._compiled[key]
         if trial.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
-                first_s = time_once(runner.turn) / 1e6 / FULL.inferences
+                first_s = time_once(runner.turn) / 1e6 / FULL
             return first_s
         most = int(at_most_s / first_s)
         began = now()
@@ -152,8 +154,8 @@ class Bench:
     def run_turn(
         self,
         key: str,
-        discarded: int,
-        timed: int,
+        discarded: int = DISCARDED_PER_TURN,
+        timed: int = TIMED_PER_TURN,
         group: int = 0,
         round: int = 0,
         alone: bool = False,

@@ -37,7 +37,6 @@ from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import (
-    DISCARDED_PER_TURN,
     TIMED_PER_TURN,
     check_executor,
     check_placed,
@@ -262,7 +261,6 @@ def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> Request[Tu
         Bench.run_turn,
         key=trial.key,
         round=number,
-        discarded=DISCARDED_PER_TURN,
         timed=timed,
         alone=True,
     )

@@ -186,8 +186,8 @@ class SweepRun:
                 startup_s=self._startup_s,
                 compile_s=self._compile_s,
                 turns=schedule.plan.turns,
-                discarded=schedule.plan.length.discarded,
-                timed=schedule.plan.length.timed,
+                discarded=schedule.plan.discarded,
+                timed=schedule.plan.timed,
                 n_left=n_left,
                 needs_s=self._startup_s + schedule.needs_s() if n_left else 0.0,
             )

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, 
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import TIMED_PER_TURN
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 
@@ -298,7 +299,7 @@ class Observer:
         scenario = self.search.session.conditions.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
-        return FULL.inferences * self.level_us / 1e6
+        return FULL * self.level_us / 1e6
 
     @property
     def _turns(self) -> int:
@@ -382,8 +383,8 @@ def isolated_nodes(
             placed = resolve(bound, observer.placement(affinity, "isolated"))
             trial = trial_of(placed, placed.label, variant, executor=PARALLEL)
             compiled: Compiled = ask(Bench.compile, trial=trial)
-            ask(Bench.run_turn, key=trial.key, **asdict(FULL))
-            spans = ask(Bench.read_spans, key=trial.key, requests=FULL.timed)
+            ask(Bench.run_turn, key=trial.key)
+            spans = ask(Bench.read_spans, key=trial.key, requests=TIMED_PER_TURN)
             ask(Bench.release, key=trial.key)
             times = grouped((subgraph, end_s - start_s) for _, subgraph, start_s, end_s in spans)
             for subgraph in compiled.partition.subgraphs:

@@ -104,7 +104,7 @@ def test_with_time_enough_everything_gets_its_turns():
     assert [r.entry for r in script.of(Finished)] == ["r", "a", "b"]
     assert schedule.pending() == []
     assert schedule.needs_s() == 0.0
-    assert (schedule.plan.turns, schedule.plan.length) == (3, FULL)
+    assert (schedule.plan.turns, schedule.plan.inferences) == (3, FULL)
 
 
 def test_a_placement_gets_as_many_turns_as_were_asked_for():
@@ -137,11 +137,11 @@ def test_the_first_placement_is_measured_even_if_that_overruns_the_budget():
     assert {"r", "a"} == {*script.turns()}
     assert script.now_s < 1.5 + 1.0 + 0.1 + 0.1
     assert len(schedule.pending()) == 4
-    assert schedule.plan.length == FULL  # it is as if the compile had been paid for
+    assert schedule.plan.inferences == FULL  # it is as if the compile had been paid for
     slow = Script(compile=1.0, inference=0.5)
     schedule = slow.run("rabc", budget_s=2.5)
     assert slow.turns() == {"r": 1, "a": 1}
-    assert (schedule.plan.turns, schedule.plan.length.inferences) == (1, 2)
+    assert (schedule.plan.turns, schedule.plan.inferences) == (1, 2)
 
 
 def test_without_time_for_a_second_compile_it_is_said_how_long_the_rest_takes():
@@ -322,7 +322,7 @@ def test_a_full_turn_is_warmed_up_for():
     assert script.keys("warm_up") == ["r", "r", "a"]  # the reference at once, to know its time
     short = Script(compile=0.2, inference=0.01)
     schedule = short.run("ra", budget_s=1.2)
-    assert schedule.plan.length.timed < FULL.timed
+    assert schedule.plan.inferences < FULL
     assert short.keys("warm_up") == ["r"]
 
 
