@@ -157,17 +157,17 @@ def bisect(
     store = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
     stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
     with reading(store, "list of answers"):
-        given = msgspec.convert(stored, dict[str, tuple[str, str]])
-    known = (NO, YES, CRASH, HANG, ERROR)
-    answers = {name: ReleaseAnswer(name, *a) for name, a in given.items() if a[0] in known}
+        records = msgspec.convert(stored, dict[str, tuple[str, str]])
+    kinds = (NO, YES, CRASH, HANG, ERROR)
+    answers = {name: ReleaseAnswer(name, *a) for name, a in records.items() if a[0] in kinds}
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:
         while (release := next_release(releases, answers)) is not None:
             bar.note(f"OpenVINO {release}")
             answers[release] = _answer(path, release, timeout_s)
             write_json(store, {name: answer[1:] for name, answer in answers.items()})
         store.unlink(missing_ok=True)
-    tried = tuple(answers[release] for release in releases if release in answers)
-    return Bisection(releases, tried, until.interrupted)
+    trials = tuple(answers[release] for release in releases if release in answers)
+    return Bisection(releases, trials, until.interrupted)
 
 
 def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) -> str | None:

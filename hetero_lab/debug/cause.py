@@ -144,14 +144,14 @@ class SymptomCheck:
             declared = port.get_partial_shape()
             if declared.is_static and tuple(port.get_shape()) != value.shape:
                 shape = f"has the shape {list(value.shape)}, not {declared}"
-                return _seen(Symptom.WRONG, shape, math.inf, name)
+                return _output_evidence(Symptom.WRONG, shape, math.inf, name)
         if self.expected:
-            return self._compared(steps, precision)
+            return self._comparison(steps, precision)
         for number, outputs_of_step in enumerate(steps, start=1):
             for name, value in outputs_of_step.items():
                 if has_nan([value]):
                     at = None if self.is_static else number
-                    return _seen(Symptom.NAN, "has NaN", math.nan, name, at)
+                    return _output_evidence(Symptom.NAN, "has NaN", math.nan, name, at)
         return Evidence(Symptom.OK, "It runs; its numbers were not compared.")
 
     def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -160,7 +160,7 @@ class SymptomCheck:
         starts = range(0, len(outputs), len(names))
         return [dict(zip(names, outputs[at : at + len(names)], strict=True)) for at in starts]
 
-    def _compared(self, steps: Sequence[Mapping[str, np.ndarray]], precision: str) -> Evidence:
+    def _comparison(self, steps: Sequence[Mapping[str, np.ndarray]], precision: str) -> Evidence:
         worst, limit = 0.0, TOLERANCE["f32"]
         for step, (outputs, expected) in enumerate(zip(steps, self.expected, strict=True), start=1):
             agreement = compare(outputs, expected, precision, self.runs.bound.graph)
@@ -176,11 +176,11 @@ class SymptomCheck:
                 fact = "has infinities or NaN in other places than the reference"
             if has_nan([outputs[name]]) and not has_nan([expected[name]]):
                 symptom, fact = Symptom.NAN, "has NaN"
-            return _seen(symptom, fact, error, name, step if len(steps) > 1 else None)
-        told = f"No output is off by more than {worst:.2g}"
+            return _output_evidence(symptom, fact, error, name, step if len(steps) > 1 else None)
+        sentence = f"No output is off by more than {worst:.2g}"
         if worst > TOLERANCE["f32"] and self.tolerance is None:
-            told += f"; up to {limit:g} counts as rounding in {precision}, see tolerance="
-        return Evidence(Symptom.OK, f"{told}.", worst)
+            sentence += f"; up to {limit:g} counts as rounding in {precision}, see tolerance="
+        return Evidence(Symptom.OK, f"{sentence}.", worst)
 
     def _is_wrong(self, agreement: Agreement) -> bool:
         if self.tolerance is None or agreement.verdict == "not a number":
@@ -188,7 +188,7 @@ class SymptomCheck:
         return agreement.relative_error > (agreement.tolerance and self.tolerance)
 
 
-def _seen(
+def _output_evidence(
     symptom: Symptom, fact: str, error: float, name: str, step: int | None = None
 ) -> Evidence:
     when = "" if step is None else f" from inference {step} on"
@@ -213,18 +213,18 @@ class CauseSearch:
         self.is_complete = True
 
     @property
-    def _given(self) -> BoundPlacement:
+    def _subject(self) -> BoundPlacement:
         return self.runs.bound_placement
 
     def find_symptom(self) -> Evidence:
         """Run the placement, and compare its latency where there is a baseline."""
-        evidence = self.check(self._given.placement)
+        evidence = self.check(self._subject.placement)
         if evidence.symptom is Symptom.HANG and (self.runs.watch.budget_s or math.inf) < _HANG_S:
             raise BudgetOverError
         self.evidence = evidence
         if evidence.symptom is Symptom.OK and self.baseline is not None:
             try:
-                self.evidence = self._speed(self._given.placement, self.baseline)
+                self.evidence = self._speed(self._subject.placement, self.baseline)
             except MeasurementError as error:
                 self.check.notes.append(str(error))
         return self.evidence
@@ -248,7 +248,7 @@ class CauseSearch:
 
     def find_settings(self, evidence: Evidence) -> None:
         """Find the fewest settings that make the symptom, within a share of the budget."""
-        placement, is_slower = self._given.placement, evidence.symptom is Symptom.SLOWER
+        placement, is_slower = self._subject.placement, evidence.symptom is Symptom.SLOWER
         baseline = self.baseline if is_slower else None
         watch = self.runs.watch
         until_s = watch.elapsed_s + _SHARE_OF_SETTINGS * watch.left_s
@@ -257,11 +257,11 @@ class CauseSearch:
             if watch.elapsed_s >= until_s:
                 raise BudgetOverError
             other = _without(placement, [each for each in settings if each not in some])
-            seen = self._speed(other, baseline) if baseline else self.check(other)
-            return seen.is_like(evidence)
+            trial = self._speed(other, baseline) if baseline else self.check(other)
+            return trial.is_like(evidence)
 
         try:
-            settings = settings_of(self._given, defaults=not is_slower)
+            settings = settings_of(self._subject, defaults=not is_slower)
             innocent = not settings or shows(())
             self.settings = () if innocent else tuple(minimal_set(settings, shows))
         except BudgetOverError:
@@ -294,7 +294,7 @@ class CauseSearch:
             notes.append(f"The ops were not run one by one: {error}")
             return False
         if wrong.kind in ("none", "rounding") and wrong.complete and not wrong.interrupted:
-            has_states = self._given.bound.model.get_sinks()
+            has_states = self._subject.bound.model.get_sinks()
             if explained := has_outputs and not has_states and tolerance is None:
                 self.evidence = Evidence(Symptom.OK, wrong.verdict, wrong.before)
                 self.settings = None
@@ -318,8 +318,8 @@ class CauseSearch:
             symptom = Symptom.NAN if is_nan else None
         reproducer = wrong.reproducer(worst, symptom)
         if evidence.symptom.has_outputs:
-            told = f"{reproducer.told} In the whole model: {evidence.told}"
-            reproducer = replace(reproducer, told=told)
+            sentence = f"{reproducer.told} In the whole model: {evidence.told}"
+            reproducer = replace(reproducer, told=sentence)
         self.reproducer = reproducer
         self.device, self.ops, self.is_minimal = worst.device, worst.ops, worst.minimal
 
@@ -328,9 +328,9 @@ class CauseSearch:
 
         ``None`` if the states before that step cannot be computed.
         """
-        runs, bound, homes = self.runs, self._given.bound, self._given.affinity
+        runs, bound, homes = self.runs, self._subject.bound, self._subject.affinity
         if not bound.model.get_sinks():
-            return self._given, runs.arrays
+            return self._subject, runs.arrays
         n, before = len(bound.model.inputs), (evidence.step or 1) - 1
         keys, states = new_states(bound.model), dict[str, np.ndarray]()
         if before:
@@ -342,17 +342,18 @@ class CauseSearch:
                     f"The states before inference {evidence.step} are not known: {error}"
                 )
                 return None
-            states = {read: tensors[key] for read, key in keys.items()}
+            states = {state: tensors[key] for state, key in keys.items()}
         model, arrays = at_step(bound.model, runs.arrays[before * n : (before + 1) * n], states)
         stateless = bind(model, bound.core)
         affinity = Affinity.from_graph(
             stateless.graph, lambda op: homes[op] if op in homes else homes.devices[0]
         )
-        return BoundPlacement(stateless, replace(self._given.placement, affinity=affinity)), arrays
+        placement = replace(self._subject.placement, affinity=affinity)
+        return BoundPlacement(stateless, placement), arrays
 
     def _find_by_device(self, evidence: Evidence) -> None:
-        given, trusted = self._given, self.runs.trusted
-        placement = given.placement
+        subject, trusted = self._subject, self.runs.trusted
+        placement = subject.placement
         if trusted:
             placement = placement.with_properties(self.runs.reference.device_properties)
 
@@ -363,11 +364,11 @@ class CauseSearch:
                 return ""
             return other.told if other.is_like(evidence) else ""
 
-        smallest = smallest_ops(given.bound, given.affinity, shows, trusted or None)
+        smallest = smallest_ops(subject.bound, subject.affinity, shows, trusted or None)
         if smallest is not None:
             ops = smallest.ops
-            others = {op: smallest.target for op in given.affinity.ops if op not in ops}
-            affinity = given.affinity.fix(ops=others, core=given.core)
+            others = {op: smallest.target for op in subject.affinity.ops if op not in ops}
+            affinity = subject.affinity.fix(ops=others, core=subject.core)
             alone = replace(placement, affinity=affinity, direct=False)
             self.reproducer = self.whole(evidence, alone, ops)
             self.device, self.ops = smallest.device, ops
@@ -377,7 +378,7 @@ class CauseSearch:
     ) -> Reproducer:
         """Return what shows the symptom with the whole model, by default as placed."""
         runs, graph = self.runs, self.runs.bound.graph
-        wrong = BoundPlacement(runs.bound, placement or self._given.placement)
+        wrong = BoundPlacement(runs.bound, placement or self._subject.placement)
         side = runs.reference if self.check.expected else None
         side = self.baseline if evidence.symptom is Symptom.SLOWER else side
         right = None if side is None else BoundPlacement(runs.bound, side)

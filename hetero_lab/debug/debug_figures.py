@@ -18,7 +18,7 @@ from hetero_lab.views.theme import (
     shade,
 )
 
-_LEAST = 1e-9
+_LEAST = 1e-9  # far below the rounding of f32; a logarithmic axis has no 0
 _MOST = 1e3  # beyond, an error is as bad as any
 _NAMED = 8  # jumps; those after the first ones are seldom of use
 _ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
@@ -35,30 +35,39 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     """
     ops, figure = wrong.op_errors, ThemedFigure()
     places, hovers = list(range(1, len(ops) + 1)), list(map(_hover, ops))
-    drawn = wrong.errors.filter(like="_error").astype(float).clip(_LEAST, _MOST)
+    errors = wrong.errors.filter(like="_error").astype(float).clip(_LEAST, _MOST)
     for name, column, line, mode in (
         ("rounding, at most", "rounding_error", {"color": LINE, "dash": "dot"}, "lines"),
         ("accumulated", "accumulated_error", {"color": _ACCUMULATED}, "lines+markers"),
         ("isolated", "isolated_error", {"color": _ISOLATED}, "markers"),
     ):
         figure.add_scatter(
-            x=places, y=drawn[column], name=name, mode=mode, connectgaps=True, hovertext=hovers,
-            line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
-        )  # fmt: skip
+            x=places,
+            y=errors[column],
+            name=name,
+            mode=mode,
+            connectgaps=True,
+            hovertext=hovers,
+            line={**line, "width": 1.5},
+            marker={"color": line["color"], "size": 6},
+        )
     jumps = [number for number, error in enumerate(ops) if error.jumps]
     if jumps:
-        named = [plain(ops[number].op, 24) for number in jumps[:_NAMED]]
+        labels = [plain(ops[number].op, 24) for number in jumps[:_NAMED]]
         figure.add_scatter(
-            x=[places[number] for number in jumps], y=drawn["accumulated_error"].iloc[jumps],
-            name="jumps", mode="markers+text", textposition="top left",
+            x=[places[number] for number in jumps],
+            y=errors["accumulated_error"].iloc[jumps],
+            name="jumps",
+            mode="markers+text",
+            textposition="top left",
             marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
-            text=named + [""] * (len(jumps) - len(named)),
+            text=labels + [""] * (len(jumps) - len(labels)),
             hovertext=[hovers[number] for number in jumps],
-        )  # fmt: skip
+        )
     at = {error.op: place for place, error in enumerate(ops, start=1)}
     styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
-    for found in wrong.sets:
-        for op in found.ops:
+    for fault in wrong.sets:
+        for op in fault.ops:
             shade(figure, at[op])
     where = ", ".join(style.label for style in styles.values())
     return finish(

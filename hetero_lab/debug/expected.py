@@ -81,7 +81,7 @@ class Expected:
         self.precisions: dict[str, str] = {}  # of devices, the lowest that an op is executed in
         # Op → the precision that executes it, without ops on the trusted device in f32; suspects
         # are those that can be judged.
-        self.executed: dict[str, str] = {}
+        self.op_precisions: dict[str, str] = {}
         self.suspects: dict[str, str] = {}
         # Ops whose results change from run to run, and the ones that start it.
         self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
@@ -89,7 +89,7 @@ class Expected:
         self.stuck = not runs.trusted  # whether no other device could do better
         self.agrees = False  # whether nothing is wrong, once known
         self.outputs: list[np.ndarray] = []  # of the placement in question
-        self.refused = ""  # the runtime's message if it refuses that
+        self.refusal = ""  # the runtime's message if it refuses that
         self.before = np.nan  # the largest relative error of its outputs, once compared
         self.right: bool | None = None  # whether rounding explains that, once known
         self.proven = False  # whether it does for every output
@@ -105,7 +105,7 @@ class Expected:
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             of_inputs = (coarsest[self.graph.ops[index].name] for index, _ in op.inputs)
-            coarsest[op.name] = max([TOLERANCE[self.executed.get(op.name, "f32")], *of_inputs])
+            coarsest[op.name] = max([TOLERANCE[self.op_precisions.get(op.name, "f32")], *of_inputs])
         types = {(o, p): self.graph.op(o).outputs[p].element_type for o, p in self.output_keys}
         return {  # others are equal or not
             key: (self.tolerance or coarsest[key[0]]) if kind in ROUNDED else 0.0
@@ -121,13 +121,13 @@ class Expected:
     def narrow(self) -> str:
         return ", ".join(sorted(set(self.suspects.values())))
 
-    def _executed(self) -> dict[str, str]:
+    def _op_precisions(self) -> dict[str, str]:
         """Return the precision of each op, known from the first run on."""
         affinity, runs = self.placement.affinity, self.runs
-        asked = {device: hinted_precision([runs.hint_of(device)]) for device in affinity.devices}
+        hints = {device: hinted_precision([runs.hint_of(device)]) for device in affinity.devices}
         dynamic = (op for op in quantised_ops(self.graph) if runs.quantises(affinity[op]))
         in_8_bits = quantised_ops(self.graph, dynamic=False).union(dynamic)
-        return {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
+        return {op: "i8" if op in in_8_bits else hints[affinity[op]] for op in self.placeable}
 
     def run(self) -> None:
         """Run the placement and the reference, and tell whether nothing is wrong."""
@@ -136,16 +136,17 @@ class Expected:
         try:
             self.outputs, _ = runs.run(self.placement)
         except CompileError as error:
-            self.refused, self.right, self.before = str(error), False, np.inf
-        executed, affinity = self._executed(), self.placement.affinity
-        coarsest_last = sorted(executed.items(), key=lambda item: TOLERANCE[item[1]])
+            self.refusal, self.right, self.before = str(error), False, np.inf
+        op_precisions, affinity = self._op_precisions(), self.placement.affinity
+        coarsest_last = sorted(op_precisions.items(), key=lambda item: TOLERANCE[item[1]])
         self.precisions = {affinity[op]: precision for op, precision in coarsest_last}
         # The trusted device is right where it executes in f32.
         exact = trusted if self.precisions.get(trusted) == "f32" else None
-        self.suspects = self.executed = {o: p for o, p in executed.items() if affinity[o] != exact}
+        self.op_precisions = {o: p for o, p in op_precisions.items() if affinity[o] != exact}
+        self.suspects = self.op_precisions
         self.check_budget()
         if self.failures_only:
-            self.agrees = not self.refused
+            self.agrees = not self.refusal
             return
         self.reference, _ = runs.run(runs.reference)
         self.trusted_outputs = self.reference
@@ -156,9 +157,9 @@ class Expected:
                 f"{trusted} itself computes other numbers without fused ops, or another "
                 "shape than the model declares; the numbers without fused ops are the reference."
             )
-            self.suspects = self.executed = executed
+            self.suspects = self.op_precisions = op_precisions
             self.stuck = affinity.devices == (trusted,)
-        if not self.refused:
+        if not self.refusal:
             self.before = self.error(self.outputs)
             self.agrees = self._agrees(self.outputs) and not self.changing
 
@@ -176,7 +177,7 @@ class Expected:
                 "{} read NaN already in the reference, so their outputs cannot be judged; they "
                 "were left out.",
             )
-            if not self.refused:
+            if not self.refusal:
                 self.before = self.error(self.outputs)
                 self.right, all_judged = self.explained(self.outputs, self.placement)
                 self.proven = self.right and all_judged and not self.random
@@ -196,14 +197,14 @@ class Expected:
     def _make_up(self) -> None:
         """Draw a value for every tensor whose shape is known; without it, its readers stay out."""
         rng, graph = np.random.default_rng(0), self.graph
-        drawn = {
+        arrays = {
             (op.name, port): arbitrary_array(tensor, rng)
             for op in graph
             for port, tensor in enumerate(op.outputs)
         }
         names = [graph.ops[index].name for index in graph.parameters]
-        drawn |= {(name, 0): array for name, array in zip(names, self.runs.arrays, strict=True)}
-        self.values = {key: value for key, value in drawn.items() if value is not None}
+        arrays |= {(name, 0): array for name, array in zip(names, self.runs.arrays, strict=True)}
+        self.values = {key: value for key, value in arrays.items() if value is not None}
         unknown = {op for op in self.placeable if not self.values.keys() >= {*self.reads(op)}}
         self._leave_out(unknown, "The shapes that {} read are not known, so they were left out.")
 
@@ -242,7 +243,7 @@ class Expected:
         tensors = {k: o for k, o in zip(self.output_keys, outputs, strict=True) if k in off}
         if off - self.values.keys() or not self._as_declared(tensors):
             return False, True
-        rounding = self.estimates.of(self.kept_in(placement, self.executed), tensors)
+        rounding = self.estimates.of(self.on_same_device(placement, self.op_precisions), tensors)
         judged = not any(each.lost.any() for each in rounding.values())
         return self._explains(rounding, tensors), judged
 
@@ -250,14 +251,14 @@ class Expected:
         return all(rounding[k].explains(tensor, self.values[k]) for k, tensor in tensors.items())
 
     def rounding_of_all(self) -> dict[TensorKey, Rounding]:
-        return self.estimates.of(self.executed, dict.fromkeys(self.values))
+        return self.estimates.of(self.op_precisions, dict.fromkeys(self.values))
 
-    def kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
+    def on_same_device(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
         """Return those of some ops that a placement leaves on their device."""
         affinity, before = placement.affinity, self.placement.affinity
         return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
-    def judged(self, ops: frozenset[str], tensors: Tensors) -> SetResult:
+    def judge(self, ops: frozenset[str], tensors: Tensors) -> SetResult:
         """Judge the tensors that a set of ops computes from the reference's tensors."""
         values = self.values
         if self.failures_only:
@@ -343,7 +344,7 @@ class Expected:
         leaders = {self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name for op in ops}
         out = frozenset(m for leader in leaders for m in self.members.get(leader, ()))
         if out:
-            self.notes.append(why.format(names_at_hand(self.ordered(out))))
+            self.notes.append(why.format(names_at_hand(self.in_order(out))))
             self.suspects = {op: p for op, p in self.suspects.items() if op not in out}
         return out
 
@@ -352,7 +353,7 @@ class Expected:
         self.runs.check_budget()
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
-    def ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
+    def in_order(self, ops: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
     def beyond_precision(self) -> str:
@@ -361,17 +362,17 @@ class Expected:
         if lost.isdisjoint(self.output_keys):
             return ""
         first = [
-            op for op in self.ordered({op for op, _ in lost}) if lost.isdisjoint(self.reads(op))
+            op for op in self.in_order({op for op, _ in lost}) if lost.isdisjoint(self.reads(op))
         ]
-        beyond = {op for op, _ in self.estimates.beyond_range(self.executed)}
+        beyond = {op for op, _ in self.estimates.beyond_range(self.op_precisions)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
-        used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
+        formats = ", ".join(sorted({p for op, p in self.op_precisions.items() if op in out}))
         lost_there = f"numbers that {self.narrow} cannot tell apart into infinity or NaN"
         sentences = [
             f"{names_at_hand(ops)} {verb}{'s' if len(ops) == 1 else ''} {what}."
             for ops, verb, what in (
-                (out, "leave", f"the range of {used}"),
+                (out, "leave", f"the range of {formats}"),
                 (rounded, "turn", lost_there),
             )
             if ops

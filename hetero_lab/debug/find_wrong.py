@@ -242,7 +242,7 @@ def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpEr
     rounding: Mapping[TensorKey, Rounding] = {}
     with UntilInterrupted() as until:
         if values and not (expected.failures_only or interrupted):
-            tensors = {} if expected.refused else _tensors(search)
+            tensors = {} if expected.refusal else _tensors(search)
             try:
                 rounding = expected.rounding_of_all()
             except BudgetOverError:
@@ -251,7 +251,7 @@ def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpEr
                 )
     if until.interrupted and tensors is None:
         expected.notes.append("Ctrl-C came before the accumulated errors were measured.")
-    errors = _joined(search, tensors or {}, rounding)
+    errors = _errors_of_ops(search, tensors or {}, rounding)
     _forget_innocent(search, errors)
     return errors, interrupted or until.interrupted
 
@@ -267,10 +267,10 @@ def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     # Some runtimes cannot hand tensors of dynamic shape over from device to device.
     static = tuple(key for key in every if graph.op(key[0]).outputs[key[1]].shape is not None)
     note = ""
-    for shown in dict.fromkeys((every, static)):
+    for keys in dict.fromkeys((every, static)):
         try:
             expected.check_budget()
-            return expected.runs.run(expected.placement, shown)[1]
+            return expected.runs.run(expected.placement, keys)[1]
         except BudgetOverError:
             note = "The budget ended before the accumulated errors were measured."
             break
@@ -280,7 +280,7 @@ def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     return {}
 
 
-def _joined(
+def _errors_of_ops(
     search: WrongSetSearch, tensors: Tensors, rounding: Mapping[TensorKey, Rounding]
 ) -> tuple[OpError, ...]:
     expected, values, graph = search.expected, search.expected.values, search.expected.graph
@@ -299,11 +299,11 @@ def _joined(
     def largest(of_tensors: Mapping[TensorKey, float], op: str) -> float | None:
         return max((of_tensors[key] for key in keys.get(op, ()) if key in of_tensors), default=None)
 
-    joined = []
-    for op in expected.ordered(expected.placeable):
+    rows = []
+    for op in expected.in_order(expected.placeable):
         leader = graph.ops[graph.leader[graph.index_of[op]]].name
         isolated = search.isolated[leader].error if leader in search.isolated else np.nan
-        joined.append(
+        rows.append(
             OpError(
                 op=op,
                 op_type=graph.op(op).type,
@@ -315,7 +315,7 @@ def _joined(
                 and (op in makers or unexplained.isdisjoint(expected.reads(op))),
             )
         )
-    return tuple(joined)
+    return tuple(rows)
 
 
 def _forget_innocent(search: WrongSetSearch, errors: Sequence[OpError]) -> None:
@@ -327,11 +327,11 @@ def _forget_innocent(search: WrongSetSearch, errors: Sequence[OpError]) -> None:
         and each.accumulated is not None
         and _LESS_INSIDE * each.accumulated < each.isolated
     }
-    kept = [each for each in search.sets if each.ops not in less]
-    if kept and len(kept) < len(search.sets):
+    guilty = [each for each in search.sets if each.ops not in less]
+    if guilty and len(guilty) < len(search.sets):
         names = names_at_hand([each.ops[0] for each in search.sets if each.ops in less])
         search.expected.notes.append(f"Wrong only when cut out of the model: {names}.")
-        search.sets[:] = kept
+        search.sets[:] = guilty
 
 
 def _verdict(
@@ -344,25 +344,25 @@ def _verdict(
     outputs = _outputs(search)
     if kind == "rounding" and complete and search.could_all_run():
         fact = "Each op is right" if expected.random else outputs
-        lost = ""
+        remark = ""
         if not (way.right or expected.random):
             expected.transparent.before_run = None  # no budget: this sentence is needed
-            lost = expected.beyond_precision()
-        return f"{fact}: no op is wrong, by itself or together with others.{lost}"
-    tested = " ".join(_blame(search.sets)) or _tested(search, complete)
-    sentences = [f"{outputs}.", tested]
+            remark = expected.beyond_precision()
+        return f"{fact}: no op is wrong, by itself or together with others.{remark}"
+    sentence = " ".join(_blame(search.sets)) or _test_sentence(search, complete)
+    sentences = [f"{outputs}.", sentence]
     if way.placement is not expected.placement:
-        sentences += _mended(way, around)
+        sentences += _repair_sentences(way, around)
     if not complete:
-        cut = "It was interrupted" if interrupted else "The budget ended"
-        sentences.append(f"{cut} before the search was complete.")
+        reason = "It was interrupted" if interrupted else "The budget ended"
+        sentences.append(f"{reason} before the search was complete.")
     return " ".join(sentences)
 
 
 def _outputs(search: WrongSetSearch) -> str:
     expected = search.expected
-    if expected.refused:
-        return f"The placement does not run ({expected.refused.rstrip('.')})"
+    if expected.refusal:
+        return f"The placement does not run ({expected.refusal.rstrip('.')})"
     if np.isnan(expected.before) and expected.random:
         return "The outputs cannot be compared"
     if np.isnan(expected.before):
@@ -394,7 +394,7 @@ def _blame(sets: Sequence[WrongSet]) -> Iterator[str]:
             yield f"{verb}: {'; '.join(blame)}."
 
 
-def _tested(search: WrongSetSearch, complete: bool) -> str:
+def _test_sentence(search: WrongSetSearch, complete: bool) -> str:
     """Say how many ops ran by themselves, if none of them is wrong."""
     if complete and search.could_all_run():
         return "No op and no subgraph is wrong with the reference's inputs."
@@ -406,7 +406,7 @@ def _tested(search: WrongSetSearch, complete: bool) -> str:
     return f"{n_right} of {n} ops were run by themselves, and are right. {rest}"
 
 
-def _mended(way: WayOut, around: WaysAround) -> Iterator[str]:
+def _repair_sentences(way: WayOut, around: WaysAround) -> Iterator[str]:
     """Say which ops move in the way around, and whether its outputs are right."""
     trusted = around.runs.trusted
     n_moved = around.n_moved(way.placement.affinity)

@@ -189,7 +189,7 @@ def investigate(
     check_tolerance(tolerance)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    subject = _resolved(bound, placement)
+    subject = _bind_subject(bound, placement)
     if subject.placement.virtual is not None:
         raise ArgumentError(
             f"{subject.placement.virtual} chooses a device at run time. Investigate each of its "
@@ -231,7 +231,7 @@ def investigate(
     return replace(result, interrupted=until.interrupted or stopped)
 
 
-def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
+def _bind_subject(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
     """Bind a placement; a device may crash or fail when it is asked which ops it supports.
 
     One of several in a list then runs the whole model; ops that were placed stay where they are.
@@ -305,8 +305,8 @@ def search_cause(
         notes.append("It was interrupted before the search was complete.")
     reproducer = None
     if evidence.symptom is not Symptom.OK:
-        shown = search.reproducer or search.whole(evidence)
-        reproducer = replace(shown, settings=" ".join(search.of_settings(evidence)))
+        reproducer = search.reproducer or search.whole(evidence)
+        reproducer = replace(reproducer, settings=" ".join(search.of_settings(evidence)))
     return Investigation(
         symptom=evidence.symptom,
         evidence=evidence,

@@ -45,11 +45,11 @@ def minimal_set(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> lis
     order = {item: place for place, item in enumerate(items)}
     smallest = list(items)
 
-    def fails_together(chosen: Sequence[T]) -> bool:
+    def fails_together(part: Sequence[T]) -> bool:
         nonlocal smallest
-        failed = fails(sorted(chosen, key=order.__getitem__))
-        if failed and len(chosen) < len(smallest):
-            smallest = list(chosen)
+        failed = fails(sorted(part, key=order.__getitem__))
+        if failed and len(part) < len(smallest):
+            smallest = list(part)
         return failed
 
     def fails_with(n: int) -> bool:
@@ -85,17 +85,17 @@ def disjoint_sets(
     A part is far less to search than the whole, which comes last: items that are far apart can
     fail together, too.
     """
-    taken: set[T] = set()
+    members: set[T] = set()
     for part in (*parts, items):
-        while (left := [item for item in part if item not in taken]) and fails(left):
-            smallest = minimal_set(left, fails)
+        while (rest := [item for item in part if item not in members]) and fails(rest):
+            smallest = minimal_set(rest, fails)
             yield smallest
-            taken.update(smallest)
+            members.update(smallest)
 
 
 def overlapping_sets(
     items: Sequence[T],
-    known: Iterable[Iterable[T]],
+    sets: Iterable[Iterable[T]],
     fails: Callable[[Sequence[T]], bool],
     check: Callable[[], None],
 ) -> Iterator[list[T]]:
@@ -105,7 +105,7 @@ def overlapping_sets(
     another one. The walk is depth-first, because there may be far too many ways to leave out
     items. ``check`` is called at each step; an exception that it raises ends the walk.
     """
-    failing = [frozenset(each) for each in known]
+    failing = [frozenset(each) for each in sets]
     enough: list[frozenset[T]] = []  # to leave out: the rest does not fail
     stack = [frozenset[T]()]
     while stack:
@@ -115,11 +115,11 @@ def overlapping_sets(
             continue
         missed = next((each for each in failing if each.isdisjoint(out)), None)
         if missed is None:
-            left = [item for item in items if item not in out]
-            if not left or not fails(left):
+            rest = [item for item in items if item not in out]
+            if not rest or not fails(rest):
                 enough.append(out)
                 continue
-            smallest = minimal_set(left, fails)
+            smallest = minimal_set(rest, fails)
             yield smallest
             missed = frozenset(smallest)
             failing.append(missed)
@@ -164,12 +164,12 @@ class Refusals:
         return bool(self.refusals)
 
     def __str__(self) -> str:
-        said = [*map(str, self.refusals)]
+        lines = [*map(str, self.refusals)]
         if self.refusals:
-            said.append(f"fix(ops={dict(self.fix)!r})")
+            lines.append(f"fix(ops={dict(self.fix)!r})")
         if self.interrupted:
-            said.append("The search ended early: more may be refused.")
-        return "\n".join(said) or "Nothing is refused."
+            lines.append("The search ended early: more may be refused.")
+        return "\n".join(lines) or "Nothing is refused."
 
 
 def find_refused(
@@ -227,21 +227,21 @@ def find_refused(
     """
     bound = bind(model, core)
     refuse_language_model(bound.model, "find_refused")
-    given = resolve(bound, placement)
+    subject = resolve(bound, placement)
     if fallback is not None:
-        check_device(fallback, given.core)
-    affinity, refusals, error = given.affinity, list[Refusal](), ""
+        check_device(fallback, subject.core)
+    affinity, refusals, error = subject.affinity, list[Refusal](), ""
     arrays = input_arrays(bound, None)
     with (
         Progress("find refused ops", show=progress) as bar,
-        PlacedRuns(given, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,
+        PlacedRuns(subject, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,
         UntilInterrupted(lambda: refusals) as until,
     ):
 
         @functools.cache
         def refuses(affinity: Affinity) -> str:
             try:
-                runs.run(replace(given.placement, affinity=affinity, direct=False))
+                runs.run(replace(subject.placement, affinity=affinity, direct=False))
             except CompileError as refusal:
                 return str(refusal)
             finally:
@@ -290,8 +290,8 @@ def smallest_ops(
         subgraphs = [s.ops for s in predict(bound.graph, affinity).subgraphs if s.device == device]
         parts = ([op for op in inside if leader[op] == op] for inside in subgraphs)
         smallest = next(disjoint_sets(ops, lambda some: bool(evidence(tuple(some))), parts))
-        moved = tuple(op for op in affinity.ops if leader[op] in smallest)
-        return Refusal(device, moved, evidence(tuple(smallest)), target)
+        members = tuple(op for op in affinity.ops if leader[op] in smallest)
+        return Refusal(device, members, evidence(tuple(smallest)), target)
     return None
 
 

@@ -45,12 +45,14 @@ EXACT: Mapping[str, Any] = {
 }
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
 # times its slowest answer so far, or if that was quick, longer than so many times as long and the
-# least patience. The first run may load much. Without a budget, no compile takes as long as the
-# limit.
-_SHARE_OF_FIRST, _SHARE_OF_BUDGET = 0.4, 0.25
-_TIMES_SLOWER = 4.0
-_TIMES_MUCH_SLOWER, _PATIENCE_S = 20.0, 15.0
-_TIMEOUT_S = 300.0
+# least patience.
+_SHARE_OF_FIRST, _SHARE_OF_BUDGET = (
+    0.4,
+    0.25,
+)  # after a hang, most is left; a first run may load much
+_TIMES_SLOWER = 4.0  # another set of ops may compile for longer, but not for so much longer
+_TIMES_MUCH_SLOWER, _PATIENCE_S = 20.0, 15.0  # so that the hang of a quick device is seen early
+_TIMEOUT_S = 300.0  # without a budget: no compile takes so long
 
 
 class BudgetOverError(Exception):
@@ -130,7 +132,7 @@ class PlacedRuns(ExitStack):
     def run(
         self,
         placement: Placement,
-        shown: Collection[TensorKey] = (),
+        inner: Collection[TensorKey] = (),
         arrays: Sequence[np.ndarray] | None = None,
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
         """Return the outputs of a placement and inner tensors; CompileError if it is refused.
@@ -143,8 +145,8 @@ class PlacedRuns(ExitStack):
         model, graph = self.bound.model.clone(), self.bound.graph
         self.before_compile(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])
         before = affinity = bound.affinity
-        if shown:
-            model, graph = with_tensors_as_outputs(model, shown)
+        if inner:
+            model, graph = with_tensors_as_outputs(model, inner)
             # Each new node converts a tensor for NumPy, on the device that makes the tensor.
             makers = {op.name: graph.ops[op.inputs[0][0]].name for op in graph if op.inputs}
             affinity = Affinity.from_graph(
@@ -164,7 +166,7 @@ class PlacedRuns(ExitStack):
         n, size = len(self.bound.model.outputs), len(model.outputs)
         starts = range(0, len(outputs), size or 1)  # a model with states may have no outputs
         of_model = [output for start in starts for output in outputs[start : start + n]]
-        return of_model, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
+        return of_model, dict(zip(inner, outputs[len(outputs) - size + n :], strict=True))
 
     def pieces(
         self, device: str, pieces: Sequence[Collection[str]], values: Tensors
@@ -172,8 +174,8 @@ class PlacedRuns(ExitStack):
         """Return the tensors of pieces that run side by side; CompileError if these are refused."""
         model, inputs, keys = cut_pieces(self.bound, pieces, values)
         self.before_compile(model, [(device, frozenset(piece)) for piece in pieces])
-        arrays, own = [values[key] for key in inputs], self.bound_placement.properties[device]
-        outputs, _ = self.infer(model, device, own, arrays, [device])
+        arrays, settings = [values[key] for key in inputs], self.bound_placement.properties[device]
+        outputs, _ = self.infer(model, device, settings, arrays, [device])
         tensors: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
         for (number, key), array in zip(keys, outputs, strict=True):
             tensors[number][key] = array
@@ -301,9 +303,9 @@ class TransparentModel:
         self.values = self.run({})
 
     def run(
-        self, offsets: Tensors, wanted: Collection[TensorKey] | None = None
+        self, offsets: Tensors, keys: Collection[TensorKey] | None = None
     ) -> dict[TensorKey, np.ndarray]:
-        """Infer with offsets added to some tensors; return the wanted tensors, or all.
+        """Infer with offsets added to some tensors; return those of ``keys``, or all.
 
         RuntimeError if an offset changes the shape of a tensor that another offset is added to.
         """
@@ -322,15 +324,13 @@ class TransparentModel:
         return {
             key: to_array(self._request.get_output_tensor(index))
             for index, key in enumerate(self._keys)
-            if wanted is None or key in wanted
+            if keys is None or key in keys
         }
 
-    def try_run(
-        self, offsets: Tensors, wanted: Collection[TensorKey]
-    ) -> dict[TensorKey, np.ndarray]:
+    def try_run(self, offsets: Tensors, keys: Collection[TensorKey]) -> dict[TensorKey, np.ndarray]:
         """Do the same, without tensors whose shape has changed."""
         try:
-            tensors = self.run(offsets, wanted)
+            tensors = self.run(offsets, keys)
         except RuntimeError:
             return {}
         return {k: tensor for k, tensor in tensors.items() if tensor.shape == self.values[k].shape}
@@ -354,7 +354,7 @@ def _transparent(
     graph, clone = bound.graph, bound.model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     keys, offsets = list[TensorKey](), list[TensorKey]()
-    added, results = list[Any](), list[Any]()
+    extra, results = list[Any](), list[Any]()
     for op in graph:
         if op.index in graph.constant_side or op.type in (CONSTANT, RESULT):
             continue
@@ -368,35 +368,35 @@ def _transparent(
                 for use in uses:
                     use.replace_source_output(output)
             is_float = kind.get_type_name() in FLOATS
-            shown = readable(output)
+            tensor = readable(output)
             movable = is_float or (integers and op.type != PARAMETER and is_plain(kind))
             shape = output.get_partial_shape()
             if movable and (not shape.is_dynamic or (is_float and shape.rank.is_static)):
-                name = f"offset{len(added)}"
-                offset = ov.opset13.parameter(shape, shown.get_element_type(), name=name)
+                name = f"offset{len(extra)}"
+                offset = ov.opset13.parameter(shape, tensor.get_element_type(), name=name)
                 join = ov.opset13.logical_xor if kind == ov.Type.boolean else ov.opset13.add
-                shown = join(shown, offset).output(0)
-                moved = as_type(shown, kind)
+                tensor = join(tensor, offset).output(0)
+                moved = as_type(tensor, kind)
                 for use in uses:
                     use.replace_source_output(moved)
-                added.append(offset)
+                extra.append(offset)
                 offsets.append((op.name, port))
-            results.append(ov.opset13.result(shown, name=f"tensor{len(keys)}"))
+            results.append(ov.opset13.result(tensor, name=f"tensor{len(keys)}"))
             keys.append((op.name, port))
-    parameters = [*clone.get_parameters(), *added]
+    parameters = [*clone.get_parameters(), *extra]
     model = build_model(results, clone.get_sinks(), parameters, f"{graph.name}_transparent")
     model.validate_nodes_and_infer_types()
     return model, keys, offsets
 
 
 def with_tensors_as_outputs(
-    model: ov.Model, shown: Collection[TensorKey]
+    model: ov.Model, keys: Collection[TensorKey]
 ) -> tuple[ov.Model, OpGraph]:
     """Return a model with some inner tensors as more outputs, in that order, and its graph."""
     clone = model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     results = []
-    for number, (name, port) in enumerate(shown):
+    for number, (name, port) in enumerate(keys):
         tensor = nodes[name].output(port)
         output = readable(tensor)
         if output.get_node() != tensor.get_node():

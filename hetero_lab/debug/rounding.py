@@ -26,15 +26,13 @@ _SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in b
 _MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
 # More runs, with rounding at its own size, if the exaggerated ones do not explain a tensor. If the
 # effect of rounding is normally distributed, it exceeds _BEYOND times the root mean square of these
-# runs in one case of 10,000: Student's t with 16 degrees of freedom.
+# runs in one case of 10,000.
 _MORE_SAMPLES = 16
-_BEYOND = 5.13
+_BEYOND = 5.13  # Student's t with 16 degrees of freedom
 _CORRECTIONS = 4  # a few: each one costs a run, and follows zeros one op further
 
-_SUMS = CONVOLUTIONS | {
-    "AvgPool", "CumSum", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
-    "ReduceMean", "ReduceSum",
-}  # fmt: skip
+_REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSum"}
+_SUMS = CONVOLUTIONS | _REDUCTIONS | {"AvgPool", "CumSum", "MatMul"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,8 @@ class Sum:
             for towards_zero in (False, True):
                 totals, total = np.empty_like(exact), np.zeros(exact.shape[1:])
                 for place, term in enumerate(exact):
-                    term = _rounded(term, precision, towards_zero)
-                    totals[place] = total = _rounded(total + term, precision, towards_zero)
+                    term = _round(term, precision, towards_zero)
+                    totals[place] = total = _round(total + term, precision, towards_zero)
                 far = np.abs(totals - np.cumsum(exact, 0))
                 error = np.fmax(error, np.where(np.isfinite(far), far, 0.0))
         return np.moveaxis(error[::-1] if self.reverse else error, 0, self.axis)
@@ -126,7 +124,7 @@ class Sum:
         return value * value if self.op_type == "ReduceL2" else value
 
 
-def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarray:
+def _round(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarray:
     """Round to f16, or to bf16, which is the upper half of f32."""
     if precision == "f16":
         narrow = value.astype(np.float16)
@@ -191,9 +189,9 @@ class RoundingEstimates:
         self.graph, self.model = graph, model
 
     def of(
-        self, precisions: Mapping[str, str], seen: Mapping[TensorKey, np.ndarray | None]
+        self, precisions: Mapping[str, str], tensors: Mapping[TensorKey, np.ndarray | None]
     ) -> dict[TensorKey, Rounding]:
-        """Return how far rounding can move the tensors ``seen``, given the precision of each op.
+        """Return how far rounding can move some tensors, given the precision of each op.
 
         Twelve runs move the tensors that the ops read and make at random, by up to four times the
         rounding error of their precision; the largest deviation of each tensor counts. This is
@@ -206,7 +204,7 @@ class RoundingEstimates:
         placement are given and not explained yet, the distribution of rounding at its own size is
         then estimated, as in stochastic arithmetic (Vignes 1993).
         """
-        runs, rng = _NoisyRuns(self, precisions, seen), np.random.default_rng(0)
+        runs, rng = _NoisyRuns(self, precisions, tensors), np.random.default_rng(0)
         runs.lose(self.beyond_range(precisions))
         for draws in runs.draws(_SAMPLES // 2, rng):
             # In both directions, so that values at the edge of a function's domain leave it.
@@ -215,8 +213,8 @@ class RoundingEstimates:
         runs.flush()
         runs.lose(runs.beyond)
         bounds = runs.bounds(max)
-        given = {key: value for key, value in seen.items() if value is not None}
-        doubtful = self._unexplained(bounds, given)
+        values = {key: value for key, value in tensors.items() if value is not None}
+        doubtful = self._unexplained(bounds, values)
         # Exaggerated rounding bounds rounding at its own size. If even that bound leaves a tensor
         # unexplained, more runs are a waste of time.
         widest = {
@@ -251,8 +249,8 @@ class RoundingEstimates:
         lowest: dict[TensorKey, str] = {}
         for op, precision in precisions.items():
             for key in {*incoming(self.graph, [op]), *outgoing(self.graph, [op])}:
-                own = self.graph.op(key[0]).outputs[key[1]].element_type
-                among = (precision, lowest.get(key, own), own)
+                kind = self.graph.op(key[0]).outputs[key[1]].element_type
+                among = (precision, lowest.get(key, kind), kind)
                 lowest[key] = max(among, key=lambda each: UNIT.get(each, 0.0))
         return {
             key: lowest[key]
@@ -262,7 +260,7 @@ class RoundingEstimates:
 
 
 class _NoisyRuns:
-    """Runs of a transparent model with offsets, and how far they moved the ``wanted`` tensors.
+    """Runs of a transparent model with offsets, and how far they moved the tensors of ``keys``.
 
     Tensors that the ops touch get noise of their precision. Elements that left the range of that
     are ``beyond`` it; those that may be flushed to zero are subnormal, or rounding moved them
@@ -273,9 +271,9 @@ class _NoisyRuns:
         self,
         estimates: RoundingEstimates,
         precisions: Mapping[str, str],
-        wanted: Collection[TensorKey],
+        keys: Collection[TensorKey],
     ):
-        self._model, self._wanted, self._has_poles = estimates.model, wanted, estimates.has_poles
+        self._model, self._keys, self._has_poles = estimates.model, keys, estimates.has_poles
         values, sums = estimates.model.values, estimates.sums
         self._values, self._precisions = values, estimates.touched(precisions)
         self._sums = {
@@ -288,7 +286,7 @@ class _NoisyRuns:
             key: np.isinf(values[key])
             if estimates.divides and values[key].dtype.kind == "f"
             else np.zeros(values[key].shape, bool)
-            for key in wanted
+            for key in keys
         }
         self._zero = {
             key: np.abs(values[key]) < _SUBNORMAL.get(precision, 0.0)
@@ -296,8 +294,8 @@ class _NoisyRuns:
         }
         self.beyond: dict[TensorKey, np.ndarray] = {}
         self._watched = {k for k, p in self._precisions.items() if p in _LARGEST or self._has_poles}
-        self._distances: dict[TensorKey, list[float]] = {key: [] for key in wanted}
-        self._n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
+        self._distances: dict[TensorKey, list[float]] = {key: [] for key in keys}
+        self._n_odd: dict[TensorKey, list[int]] = {key: [] for key in keys}
 
     def draws(self, n: int, rng: np.random.Generator) -> Iterator[Tensors]:
         """Draw numbers between -1 and 1 in three ways in turn.
@@ -315,7 +313,7 @@ class _NoisyRuns:
                 table = rng.uniform(-1.0, 1.0, 2**16)
                 shifts = rng.integers(table.size, size=len(precisions))
                 yield {
-                    key: drawn_by_value(values[key], precision, table, int(shift))
+                    key: draw_by_value(values[key], precision, table, int(shift))
                     for (key, precision), shift in zip(precisions.items(), shifts, strict=True)
                 }
 
@@ -325,7 +323,7 @@ class _NoisyRuns:
             key: np.where(mask, np.copysign(np.inf, self._values[key]), 0.0)
             for key, mask in masks.items()
         }
-        tensors = self._model.try_run(infinite, self._wanted) if infinite else {}
+        tensors = self._model.try_run(infinite, self._keys) if infinite else {}
         for key, tensor in tensors.items():
             value = self._values[key]
             same = tensor == value
@@ -338,8 +336,8 @@ class _NoisyRuns:
         offsets = {}
         for key, precision in self._precisions.items():
             error, keeps_sign = self._sums.get(key[0], (0.0, True))
-            drawn = factor * draws[key]
-            offsets[key] = noise(self._values[key], precision, drawn, error, keeps_sign)
+            draw = factor * draws[key]
+            offsets[key] = noise(self._values[key], precision, draw, error, keeps_sign)
         self._add(offsets)
 
     def flush(self) -> None:
@@ -363,14 +361,14 @@ class _NoisyRuns:
 
     def _add(self, offsets: Tensors) -> None:
         """Run with offsets, and note what they move."""
-        tensors = self._model.try_run(offsets, {*self._wanted, *self._watched})
+        tensors = self._model.try_run(offsets, {*self._keys, *self._watched})
         for key in self._watched & tensors.keys():
             if self._has_poles:
                 self._zero[key] |= np.sign(tensors[key]) * np.sign(self._values[key]) < 0
             beyond = np.abs(tensors[key]) > _LARGEST.get(self._precisions[key], np.inf)
             if beyond.any():
                 self.beyond[key] = self.beyond.get(key, False) | beyond
-        for key in self._wanted:
+        for key in self._keys:
             n_odd, far = 0, np.inf  # if the shape depends on rounding, so may all values
             if key in tensors:
                 odd = is_odd(tensors[key], self._values[key])
@@ -384,7 +382,7 @@ class _NoisyRuns:
         """Return how far rounding can move each tensor, by a bound of what the runs showed."""
         return {
             key: Rounding(of(self._distances[key]), self._lost[key], of(self._n_odd[key]))
-            for key in self._wanted
+            for key in self._keys
         }
 
 
@@ -397,26 +395,26 @@ def _farthest(samples: Sequence[float]) -> float:
 def noise(
     value: np.ndarray,
     precision: str,
-    drawn: np.ndarray,
-    summed: np.ndarray | float,
+    draw: np.ndarray,
+    sum_error: np.ndarray | float,
     keeps_sign: bool,
 ) -> np.ndarray:
-    """Scale random numbers to the size of rounding errors; ``summed`` is the error of a sum."""
+    """Scale random numbers to the size of rounding errors, at least to ``sum_error``."""
     largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
     # Eight-bit values are evenly spaced, so small ones have the same error as large ones.
     relative_to = largest if precision in ("i8", "u8") else np.abs(value)
     with np.errstate(invalid="ignore"):
         scale = np.maximum(
-            UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
+            UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), sum_error)
         )
-        offsets = drawn * scale
+        offsets = draw * scale
     if keeps_sign:  # rounding a single value never crosses zero, and keeps zero
         offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
         offsets = np.where(value == 0, 0.0, offsets)
     return np.where(np.isfinite(value), offsets, 0.0)
 
 
-def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
+def draw_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
     """Look up a number for each element by its value, with the element's sign.
 
     Values that are equal in the precision are rounded alike, so that their errors add up in a sum

@@ -20,7 +20,7 @@ if not hasattr(ov, "Core"):  # before 2023.1
 HERE = Path(__file__).resolve().parent
 RAISED = 3  # the exit code of a side whose device raises an error
 OTHER = 125  # the exit code if it cannot be told whether the fault is there, as for git bisect
-TIMED, DISCARDED = 60, 10  # inferences
+TIMED, DISCARDED = 60, 10  # inferences: the first ones are slower
 
 
 def infer(fault, side, file):
@@ -57,12 +57,12 @@ def infer(fault, side, file):
     print(f"{side}: {device} ({full_names}) {properties}", flush=True)
     try:
         request = core.compile_model(model, device, properties).create_infer_request()
-        made, n_inputs, undeclared = {}, len(model.inputs), False
+        results, n_inputs, undeclared = {}, len(model.inputs), False
         for start in range(0, len(arrays) or 1, n_inputs or 1):
-            given = zip(model.inputs, arrays[start : start + n_inputs])
-            request.infer([as_input(port, array) for port, array in given])
+            pairs = zip(model.inputs, arrays[start : start + n_inputs])
+            request.infer([as_input(port, array) for port, array in pairs])
             for index in range(len(shapes)):  # HETERO and plugins may rename outputs
-                made[f"out{len(made)}"] = np.array(request.get_output_tensor(index).data)
+                results[f"out{len(results)}"] = np.array(request.get_output_tensor(index).data)
                 shape, declared = request.get_output_tensor(index).shape, shapes[index]
                 if not declared.compatible(ov.PartialShape(list(shape))):
                     print(f"{side}: an output has the shape {list(shape)}, declared is {declared}")
@@ -71,12 +71,12 @@ def infer(fault, side, file):
         while len(clock) <= TIMED and fault["symptom"] == "slower":
             request.infer()
             clock.append(time.perf_counter())
-        made["undeclared"] = np.array(undeclared)
-        made["seconds"] = np.median(np.diff(clock)[DISCARDED:] if clock[1:] else 0.0)
+        results["undeclared"] = np.array(undeclared)
+        results["seconds"] = np.median(np.diff(clock)[DISCARDED:] if clock[1:] else 0.0)
     except (RuntimeError, MemoryError) as error:
         print(error, file=sys.stderr)
         return RAISED
-    np.savez(file, **made)
+    np.savez(file, **results)
     return 0
 
 
@@ -95,22 +95,22 @@ def run(fault, side, file):
     command = [sys.executable, str(HERE / "show_fault.py"), side, file]
     try:
         wait = {"capture_output": True, "errors": "replace", "timeout": fault["timeout_s"]}
-        done = subprocess.run(command, **wait)
+        child = subprocess.run(command, **wait)
     except subprocess.TimeoutExpired:
         return "hang", f"gave no answer in {fault['timeout_s']:g} s", {}
-    print(done.stdout, end="", flush=True)
-    if done.returncode == RAISED:
-        lines = done.stderr.strip().splitlines()
+    print(child.stdout, end="", flush=True)
+    if child.returncode == RAISED:
+        lines = child.stderr.strip().splitlines()
         return "refused", f"raised: {lines[-1] if lines else ''}", {}
-    if done.returncode == 1:
-        sys.exit(done.stderr)  # the script itself failed: the device is missing, for instance
-    if done.returncode:
-        return "crash", f"crashed (exit code {done.returncode})", {}
+    if child.returncode == 1:
+        sys.exit(child.stderr)  # the script itself failed: the device is missing, for instance
+    if child.returncode:
+        return "crash", f"crashed (exit code {child.returncode})", {}
     with np.load(file) as stored:
         return "", "", {name: stored[name] for name in stored.files}
 
 
-def compared(fault, right, wrong):
+def compare(fault, right, wrong):
     """Print both outputs; return the symptom that they show."""
     worst, nan, names = 0.0, False, fault["outputs"]
     seconds = [float(side.pop("seconds")) for side in (right, wrong)]
@@ -156,21 +156,21 @@ def main():
             if failed:
                 print(f"{fault['right']['device']} {text}, so there is nothing to compare with.")
                 return OTHER
-        shown, text, wrong = run(fault, "wrong", f"{scratch}/wrong.npz")
+        symptom, text, wrong = run(fault, "wrong", f"{scratch}/wrong.npz")
     if text:
         print(f"{fault['wrong']['device']} {text}")
     elif right:
-        shown = compared(fault, right, wrong)
+        symptom = compare(fault, right, wrong)
     elif any(value.dtype.kind == "f" and np.isnan(value).any() for value in wrong.values()):
-        shown = "NaN"
+        symptom = "NaN"
     expected = fault["symptom"]
     # What reads a wrong address may crash or not; an error that is raised is another matter.
-    is_other = (shown == "refused") != (expected == "refused")
-    if shown and is_other and expected != "out of memory":
+    is_other = (symptom == "refused") != (expected == "refused")
+    if symptom and is_other and expected != "out of memory":
         print(f"The fault is another one: it was {expected}.")
         return OTHER
-    print("The fault is there." if shown else "The fault is not there.")
-    return 1 if shown else 0
+    print("The fault is there." if symptom else "The fault is not there.")
+    return 1 if symptom else 0
 
 
 if __name__ == "__main__":

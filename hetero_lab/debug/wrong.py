@@ -235,19 +235,19 @@ class Wrong(Displayed, KnownFaults):
     def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
         bad, good = "are wrong", "are right"
-        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
+        text = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
         if not isfinite(found.error):
-            told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
-        told += f", executed in {self.precisions.get(found.device, 'f32')}."
+            text = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
+        text += f", executed in {self.precisions.get(found.device, 'f32')}."
         if found.refusal:
-            bad, good, told = "fail", "run", found.refusal
-        needed = found.doubt or f": without any one of them, the others {good}"
-        several = f"The model holds ops that {bad} together{needed}."
+            bad, good, text = "fail", "run", found.refusal
+        reason = found.doubt or f": without any one of them, the others {good}"
+        several = f"The model holds ops that {bad} together{reason}."
         types = {error.op: error.op_type for error in self.op_errors}
         devices = [found.device, self.trusted] if self.trusted else [found.device]
         return Reproducer(
             symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
-            told=told,
+            told=text,
             model=found.model,
             inputs=found.inputs,
             wrong=CompileCall(found.device, self.device_properties[found.device]),

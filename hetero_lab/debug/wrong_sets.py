@@ -66,17 +66,17 @@ class WrongSetSearch:
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
-            results = [self._refused(device, sets[0], str(error))]
+            results = [self._judge_refusal(device, sets[0], str(error))]
         else:
-            results = list(map(self.expected.judged, sets, tensors))
+            results = list(map(self.expected.judge, sets, tensors))
         self.trials.update(zip(((device, ops) for ops in sets), results, strict=True))
         return results
 
-    def _refused(self, device: str, ops: frozenset[str], error: str) -> SetResult:
+    def _judge_refusal(self, device: str, ops: frozenset[str], error: str) -> SetResult:
         """Judge a refusal: the fault itself if the placement is refused, else of the cut."""
-        if self.expected.refused:
+        if self.expected.refusal:
             return SetResult(True, math.inf, math.inf, error)
-        names = names_at_hand(self.expected.ordered(ops))
+        names = names_at_hand(self.expected.in_order(ops))
         self.expected.notes.append(
             f"{device} refuses to run {names} apart from the rest, so they could not be tested: "
             f"{error}"
@@ -97,7 +97,7 @@ class WrongSetSearch:
         self, device: str, ops: Iterable[str], *, minimal: bool, untried: Collection[str] = ()
     ) -> None:
         """Keep a wrong set, cut out of the model, unless it is there already."""
-        trial, names = self.trials[device, frozenset(ops)], self.expected.ordered(ops)
+        trial, names = self.trials[device, frozenset(ops)], self.expected.in_order(ops)
         if any((device, names) == (other.device, other.ops) for other in self.sets):
             return
         values = self.expected.values
@@ -112,23 +112,23 @@ class WrongSetSearch:
                 model=model,
                 inputs=tuple(values[key] for key in inputs),
                 makers=tuple(op for _, (op, _) in outputs),
-                untried=self.expected.ordered(untried),
+                untried=self.expected.in_order(untried),
                 refusal=trial.refusal,
             )
         )
 
     def keep_unshrunk(self) -> None:
         """Keep the smallest disjoint wrong sets, of ops that also ran one by one."""
-        taken = {op for each in self.sets for op in each.ops}
+        wrong_ops = {op for each in self.sets for op in each.ops}
         alone = self._with_members(self.isolated)
         for (device, ops), trial in sorted(self.trials.items(), key=lambda item: len(item[0][1])):
             single = sum(op in self.members for op in ops) == 1
-            if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
+            if trial.wrong and (single or ops <= alone) and wrong_ops.isdisjoint(ops):
                 self._keep(device, ops, minimal=single)
-                taken |= ops
+                wrong_ops |= ops
 
     def find_in(self, placement: Placement) -> None:
-        suspects = self.expected.kept_in(placement, self.expected.suspects)
+        suspects = self.expected.on_same_device(placement, self.expected.suspects)
         self._run_isolated(suspects)
         alone = self._with_members(
             leader for leader, trial in self.isolated.items() if trial.wrong and leader in suspects
@@ -164,9 +164,9 @@ class WrongSetSearch:
         if leaders and is_wrong(leaders):
             disjoint: list[list[str]] = []
             self._subgraphs.append((device, leaders, disjoint))
-            for chosen in disjoint_sets(leaders, is_wrong, self._wrong_windows(device, leaders)):
-                self._keep_shrunk(device, chosen)
-                disjoint.append(chosen)
+            for smallest in disjoint_sets(leaders, is_wrong, self._wrong_windows(device, leaders)):
+                self._keep_shrunk(device, smallest)
+                disjoint.append(smallest)
 
     def _is_wrong(self, device: str, leaders: Iterable[str]) -> bool:
         return self._trial(device, leaders).wrong
@@ -183,24 +183,24 @@ class WrongSetSearch:
         try:
             for device, leaders, disjoint in self._subgraphs:
                 is_wrong = partial(self._is_wrong, device)
-                for chosen in overlapping_sets(leaders, disjoint, is_wrong, check):
-                    self._keep_shrunk(device, chosen)
+                for smallest in overlapping_sets(leaders, disjoint, is_wrong, check):
+                    self._keep_shrunk(device, smallest)
         except _EnoughError:
             self.expected.notes.append(
                 "More combinations that share ops with the known ones may be wrong."
             )
 
-    def _keep_shrunk(self, device: str, chosen: Sequence[str]) -> None:
+    def _keep_shrunk(self, device: str, leaders: Sequence[str]) -> None:
         """Keep a minimal set of wrong ops; say which are only there for the rest to run at all."""
         rests = {
-            leader: self._trial(device, [each for each in chosen if each != leader])
-            for leader in chosen
-            if len(chosen) > 1
+            leader: self._trial(device, [each for each in leaders if each != leader])
+            for leader in leaders
+            if len(leaders) > 1
         }
         untried = [leader for leader, rest in rests.items() if rest.refusal and not rest.wrong]
         self._keep(
             device,
-            self._with_members(chosen),
+            self._with_members(leaders),
             minimal=not untried and not any(rest.wrong for rest in rests.values()),
             untried=self._with_members(untried),
         )
@@ -237,7 +237,7 @@ class WaysAround:
     def __init__(self, search: WrongSetSearch, costs: CostModel | None):
         self.search, self.costs = search, costs
         self.expected, self.runs, self.graph = search.expected, search.runs, search.expected.graph
-        self.given = self.expected.placement
+        self.placement = self.expected.placement
         self.ways: dict[Affinity, WayOut] = {}
         self.way: WayOut | None = None
 
@@ -248,7 +248,7 @@ class WaysAround:
         """
         for affinity in self._ways_out():
             if affinity not in self.ways:
-                self.ways[affinity] = self._run_way(self._mended(affinity))
+                self.ways[affinity] = self._run_way(self._mend(affinity))
             self.way = self.ways[affinity]
             if self.way.right:
                 break
@@ -270,15 +270,15 @@ class WaysAround:
         expected = self.expected
         if self.way is not None and self.way.right:
             return self.way
-        as_it_is = WayOut(self.given, expected.before, right=False)
+        as_it_is = WayOut(self.placement, expected.before, right=False)
         if expected.stuck:
             return as_it_is
         if self.search.sets and (whole := self.moves_all()) not in self.ways:
-            return WayOut(self._mended(whole), math.nan, right=False)
+            return WayOut(self._mend(whole), math.nan, right=False)
         if expected.right is None or (expected.random and expected.right):
             return as_it_is  # it may be right
         # This is how the reference was made, so it was run.
-        placement = replace(self.runs.reference, label=f"{self.given.label} mended")
+        placement = replace(self.runs.reference, label=f"{self.placement.label} mended")
         errors = expected.errors(expected.trusted_outputs)
         right = all(error <= expected.thresholds[key] for key, error in errors)
         after = expected.error(expected.trusted_outputs)
@@ -290,15 +290,15 @@ class WaysAround:
         options = [[op for op in each.ops if op in leaders] for each in self.search.sets]
         if math.prod(map(len, options)) > _MOST_CHOICES:
             return [whole]
-        ways = dict.fromkeys(self._moved(choice) for choice in itertools.product(*options))
+        ways = dict.fromkeys(self._move(choice) for choice in itertools.product(*options))
         ways.pop(whole, None)
         ranked = [*sorted(ways, key=self._price)[:_MOST_WAYS_OUT], whole]
-        widened = self._widened(ranked[0])
+        widened = self._widen(ranked[0])
         if widened is not None and self._price(widened) < self._price(ranked[0]):
             ranked.insert(0, widened)
         return ranked
 
-    def _widened(self, affinity: Affinity) -> Affinity | None:
+    def _widen(self, affinity: Affinity) -> Affinity | None:
         """Return the cheapest known affinity that moves more ops than this one."""
         if self.costs is None:
             return self._with_neighbours(affinity)
@@ -312,7 +312,7 @@ class WaysAround:
         """Move more ops to the trusted device as long as that lowers the price, the best first."""
         most = self.n_moved(affinity) + len(self.expected.suspects) // _MOST_WIDENED
         while True:
-            wider = dict.fromkeys(self._moved(ops, affinity) for ops in self._beside(affinity))
+            wider = dict.fromkeys(self._move(ops, affinity) for ops in self._beside(affinity))
             allowed = [other for other in wider if self.n_moved(other) <= most]
             cheapest = min([affinity, *allowed], key=self._price)  # of equal ones, the first
             if cheapest is affinity:
@@ -335,24 +335,24 @@ class WaysAround:
         return partition.n_subgraphs, partition.boundary_bytes, self.n_moved(affinity)
 
     def _differing(self, affinity: Affinity) -> list[str]:
-        before = self.given.affinity
+        before = self.placement.affinity
         return [op for op in before.ops if affinity[op] != before[op]]
 
     def n_moved(self, affinity: Affinity) -> int:
         return len(self._differing(affinity))
 
     def moves_all(self) -> Affinity:
-        return self._moved(op for each in self.search.sets for op in each.ops)
+        return self._move(op for each in self.search.sets for op in each.ops)
 
-    def _moved(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:
+    def _move(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:
         moves = dict.fromkeys(ops, self.runs.trusted)
-        return (affinity or self.given.affinity).fix(ops=moves, core=self.runs.core)
+        return (affinity or self.placement.affinity).fix(ops=moves, core=self.runs.core)
 
-    def _mended(self, affinity: Affinity) -> Placement:
-        mended = replace(
-            self.given,
+    def _mend(self, affinity: Affinity) -> Placement:
+        placement = replace(
+            self.placement,
             affinity=affinity,
-            label=f"{self.given.label} mended",
-            direct=self.given.direct and len(affinity.devices) == 1,
+            label=f"{self.placement.label} mended",
+            direct=self.placement.direct and len(affinity.devices) == 1,
         )
-        return mended.with_properties({self.runs.trusted: F32})
+        return placement.with_properties({self.runs.trusted: F32})

@@ -155,10 +155,10 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def check_files(
-    directory: str | os.PathLike[str], known: Iterable[str], by: str, way: str = ""
+    directory: str | os.PathLike[str], names: Iterable[str], by: str, way: str = ""
 ) -> None:
-    """Raise StoredFileError for a file that is not ``known`` by what describes the directory."""
-    if extra := sorted({*os.listdir(directory)} - {*known}):
+    """Raise StoredFileError for a file that is none of ``names``, those that ``by`` describes."""
+    if extra := sorted({*os.listdir(directory)} - {*names}):
         raise StoredFileError(
             f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its {by} does "
             f"not know. Take that out of the directory{way}."

@@ -56,9 +56,9 @@ from hetero_lab.runtime.stored_placement import (
 from hetero_lab.tables import scratch_directory
 
 PROGRAM = "run.py"
-TURNS, _EACH_S = 10, 3.0  # of one process
-_TIMEOUT_S = 900.0
-_LAST_LINES = 400
+TURNS, _EACH_S = 10, 3.0  # of one process; more would not replace another process
+_TIMEOUT_S = 900.0  # of a process that compiles a model and its reference: large ones take minutes
+_MESSAGE_END = 400  # characters of what a process wrote, for the last lines of a traceback
 REFERENCE = "reference"  # the step of a run that compiles the reference
 QUIET_S = 2.0  # the longest wait for a quiet machine
 
@@ -111,23 +111,23 @@ def observe(
         command = [python, "-P", str(scratch / PROGRAM), "--observe"]
         arguments = [os.path.abspath(directory), str(scratch), json.dumps(options)]
         try:
-            done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
+            child = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
         except subprocess.TimeoutExpired:
             return ObservedRun(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
         except OSError as error:
             raise MeasurementError(f"{shorten(python)} does not start: {error}") from error
-        if crash := crash_of(done.returncode):
+        if crash := crash_of(child.returncode):
             return ObservedRun(step="compile", error=f"died of {crash}")
-        if done.returncode:
-            last = done.stderr.strip()[-_LAST_LINES:]
+        if child.returncode:
+            last = child.stderr.strip()[-_MESSAGE_END:]
             raise MeasurementError(f"The deployed program cannot run: {last}")
-        seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
+        findings = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
         outputs = run_frozen.by_request(read_npz(scratch / "outputs.npz"), "out")
-    seen["foreign_cpus"] = others.cpus()
-    return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
+    findings["foreign_cpus"] = others.cpus()
+    return msgspec.structs.replace(msgspec.convert(findings, ObservedRun), outputs=outputs)
 
 
-def disturbed(runs: Sequence[ObservedRun]) -> str:
+def disturbance(runs: Sequence[ObservedRun]) -> str:
     """Say how many CPUs other processes kept busy; nothing if that matters little."""
     cpus, n_cpus = max(run.foreign_cpus for run in runs), runs[0].n_cpus or os.cpu_count() or 1
     busy = is_busy(cpus, n_cpus)
@@ -143,7 +143,7 @@ def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]
         raise StoredFileError(f"{shorten(os.fspath(path))} cannot be read: {error}") from error
 
 
-def compared(
+def compare_requests(
     outputs: Sequence[Sequence[np.ndarray]],
     expected: Sequence[Sequence[np.ndarray]],
     names: Sequence[str],
@@ -152,10 +152,10 @@ def compared(
 ) -> list[Agreement]:
     """Compare the outputs of each request with those promised; ``names`` may be more than these."""
 
-    def named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    def by_name(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         return dict(zip(names, arrays, strict=False))
 
-    pairs = zip(map(named, outputs), map(named, expected), strict=True)
+    pairs = zip(map(by_name, outputs), map(by_name, expected), strict=True)
     return [agreement for pair in pairs for agreement in compare(*pair, precision, graph)]
 
 
@@ -173,7 +173,7 @@ def profile_frozen(
     CompileError, if the runtime refuses it, for instance because a device is not here.
     """
     frozen = _read(directory, bound)
-    placed = BoundPlacement(bound, frozen.placement(bound.graph))
+    bound_placement = BoundPlacement(bound, frozen.placement(bound.graph))
     arrays = input_arrays(bound, inputs)
     reset_peak()
     started = now()
@@ -188,12 +188,12 @@ def profile_frozen(
             f"{frozen.target}: {last_line(error)}."
         ) from error
     compile_ms = (now() - started) * 1e3
-    partition, as_predicted = partition_of(placed), None
+    partition, as_predicted = partition_of(bound_placement), None
     # Of a split the runtime is not asked: its Core is gone with the code that compiled it, and
     # OpenVINO 2026.4 crashes when a model that has lost its Core is exported.
-    if placed.direct:
+    if bound_placement.direct:
         partition, as_predicted = replace(partition, observed=True), True
-    whole = CompiledPlacement(placed, compiled, partition, as_predicted, compile_ms)
+    whole = CompiledPlacement(bound_placement, compiled, partition, as_predicted, compile_ms)
     session = CompiledSession(whole)
     session.give(arrays)
     runner = Runner(session, arrays)
@@ -202,10 +202,10 @@ def profile_frozen(
     turns = tuple(run_turn(runner.infer, timed=n) for n in turn_lengths(iterations))
     peak_rss_bytes = peak_bytes()  # before the comparison with the reference
     return Profile(
-        label=placed.label,
+        label=bound_placement.label,
         model_fingerprint=bound.fingerprint,
         graph=bound.graph,
-        affinity=placed.affinity,
+        affinity=bound_placement.affinity,
         latency=Latency(turns),
         partition=partition,
         as_predicted=as_predicted,
@@ -216,7 +216,7 @@ def profile_frozen(
         peak_rss_bytes=peak_rss_bytes,
         # It brings its own emulated devices along, whatever is registered here.
         environment=replace(
-            current_environment(placed.devices, bound.core),
+            current_environment(bound_placement.devices, bound.core),
             emulated=tuple(
                 (device, internal.removeprefix(f"{device}_"))
                 for device, (_, internal) in frozen.emulated.items()

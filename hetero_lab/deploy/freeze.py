@@ -29,8 +29,8 @@ from hetero_lab.deploy.deployed_run import (
     REFERENCE,
     ObservedRun,
     Reference,
-    compared,
-    disturbed,
+    compare_requests,
+    disturbance,
     expected_outputs,
     observe,
 )
@@ -78,8 +78,8 @@ from hetero_lab.terminal import command_line
 if TYPE_CHECKING:
     import openvino as ov
 
-_REQUESTS = 3
-_PROMPT_TOKENS = 16
+_REQUESTS = 3  # generated ones whose outputs are promised: one may be a special case
+_PROMPT_TOKENS = 16  # of a generated prompt: a few words, so that a large model is frozen soon
 # A reference that runs anywhere. OpenVINO's own pinning could choose a busy core.
 ONE_CORE: Reference = (
     "CPU",
@@ -89,7 +89,7 @@ ONE_CORE: Reference = (
         "ENABLE_CPU_PINNING": False,
     },
 )
-_N_PROMISED = 4  # processes that a promise is measured in
+_N_PROMISED = 4  # processes that a promise is measured in, for what lies between them
 _PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 
 
@@ -164,9 +164,9 @@ def freeze(
     """
     if isinstance(placement, Affinity):
         placement = named(placement, "affinity")
-    placed = resolve(bind(model, core), placement)
+    bound_placement = resolve(bind(model, core), placement)
     return freeze_placed(
-        placed,
+        bound_placement,
         directory,
         examples=examples,
         accuracy=accuracy,
@@ -176,7 +176,7 @@ def freeze(
 
 
 def freeze_placed(
-    placed: BoundPlacement,
+    bound_placement: BoundPlacement,
     directory: str | os.PathLike[str],
     *,
     examples: Sequence[Inputs] | None = None,
@@ -191,7 +191,7 @@ def freeze_placed(
     Its latency is promised relative to ``baseline``, which ``spread`` says more about: how far the
     logarithm of that ratio was seen to vary from measurement to measurement.
     """
-    bound = placed.bound
+    bound = bound_placement.bound
     check_vacant(directory, bound.model)
     arrays = _requests(bound, examples)
     if not arrays:
@@ -199,23 +199,23 @@ def freeze_placed(
     reference = None
     if tolerance is not None:
         check_positive("tolerance", tolerance)
-        reference = reference_for(placed.placement, baseline)
+        reference = reference_for(bound_placement.placement, baseline)
     target = make_directory(directory)
-    compiled = compile_placed(placed)
+    compiled = compile_placed(bound_placement)
     precision = executed_precision((), compiled)
     if is_language_model(bound.model):
-        precision = generation_precision(placed, precision)
+        precision = generation_precision(bound_placement, precision)
     with scratch_directory(target, ".hetero_lab-") as draft:
         frozen = write_frozen(draft, compiled, arrays)
         runs = _runs(draft, reference, progress)
-        seen = runs[-1]
-        if seen.error and seen.step != REFERENCE:  # without a reference no latency is promised
+        run = runs[-1]
+        if run.error and run.step != REFERENCE:  # without a reference no latency is promised
             raise CompileError(
-                f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written. "
-                f"{unknown_op(seen.error)}".strip()
+                f"The frozen placement fails ({run.step}): {run.error}. Nothing was written. "
+                f"{unknown_op(run.error)}".strip()
             )
         stored = expected_outputs(draft)
-        agreement = compared(seen.outputs, stored, bound.output_names, graph=bound.graph)
+        agreement = compare_requests(run.outputs, stored, bound.output_names, graph=bound.graph)
         if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
                 "The frozen placement gives other values than the compiled one in output "
@@ -226,24 +226,24 @@ def freeze_placed(
             warn(note)
         latency = None
         if reference is not None and tolerance is not None:
-            noise = noise_here([*placed.devices, reference[0]], placed.core)
-            latency = promised(runs, reference, tolerance, noise, spread, target)
+            noise = noise_here([*bound_placement.devices, reference[0]], bound_placement.core)
+            latency = latency_promise(runs, reference, tolerance, noise, spread, target)
         write_contract(
             draft,
             Contract(
-                label=placed.label,
+                label=bound_placement.label,
                 model_fingerprint=bound.fingerprint,
                 files={file.name: frozen_digest(file) for file in sorted(draft.iterdir())},
                 target=frozen.target,
                 properties=frozen.properties,
                 affinity=frozen.affinity,
                 emulated=frozen.emulated,
-                devices={name: seen.devices.get(name, "") for name in placed.devices},
-                execution_devices=seen.execution_devices,
-                header=seen.header,
+                devices={name: run.devices.get(name, "") for name in bound_placement.devices},
+                execution_devices=run.execution_devices,
+                header=run.header,
                 precision=precision,
                 n_requests=len(arrays),
-                environment=current_environment(placed.devices, placed.core),
+                environment=current_environment(bound_placement.devices, bound_placement.core),
                 latency=latency,
                 accuracy=accuracy,
                 generated=examples is None and not is_language_model(bound.model),
@@ -268,20 +268,20 @@ def write_frozen(
     ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
     order, or of one prompt for a language model.
     """
-    placed = compiled.placed
-    frozen = write_placed(target / MODEL_FILE, placed)
-    asked = ["input_ids"] if frozen.generation else frozen.inputs
-    first: dict[str, Any] = dict(zip(asked, requests[0], strict=True))
+    bound_placement = compiled.placed
+    frozen = write_placed(target / MODEL_FILE, bound_placement)
+    names = ["input_ids"] if frozen.generation else frozen.inputs
+    first: dict[str, Any] = dict(zip(names, requests[0], strict=True))
     np.savez(target / "inputs.npz", **first)
     (target / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
-    for file in tokenizer_files(placed.bound.model):
+    for file in tokenizer_files(bound_placement.bound.model):
         shutil.copyfile(file, target / file.name)
     every: dict[str, Any] = {}
     for number, arrays in enumerate(requests):
-        if is_language_model(placed.bound.model):
+        if is_language_model(bound_placement.bound.model):
             model = language_model(compiled.prepared.model)
-            made, _ = generate(CompiledSession(compiled), model, arrays[0], _PROMISED_TOKENS)
-            inputs, outputs = [*arrays, made[TOKEN_IDS]], [made[LOGITS]]
+            generation, _ = generate(CompiledSession(compiled), model, arrays[0], _PROMISED_TOKENS)
+            inputs, outputs = [*arrays, generation[TOKEN_IDS]], [generation[LOGITS]]
         else:
             inputs, outputs = arrays, list(run_afresh(compiled, arrays).values())
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
@@ -304,10 +304,10 @@ def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[
             runs = []
             if reference is not None:
                 wait_until_quiet(QUIET_S)
-            while len(runs) < n and not (runs and (runs[-1].error or disturbed(runs))):
+            while len(runs) < n and not (runs and (runs[-1].error or disturbance(runs))):
                 runs.append(observe(directory, reference=reference))
                 bar.advance()
-            if runs[-1].error or not disturbed(runs):
+            if runs[-1].error or not disturbance(runs):
                 break
     return runs
 
@@ -316,8 +316,9 @@ def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list
     """Return the inputs of the promised requests; for a language model, prompts."""
     if is_language_model(bound.model):
         if examples is None:
-            model, asked = language_model(bound.model), Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
-            return [[model.prompt(asked, seed)] for seed in range(_REQUESTS)]
+            model = language_model(bound.model)
+            scenario = Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
+            return [[model.prompt(scenario, seed)] for seed in range(_REQUESTS)]
         return [given_prompt(bound, prompt, _PROMISED_TOKENS) for prompt in examples]
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]
@@ -334,12 +335,12 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
     if baseline is not None and baseline.direct and baseline.virtual is None:
         device = baseline.devices[0]
         properties = dict(baseline.device_properties.get(device, {}))
-    own = placement.device_properties.get(device, {})
-    is_same = placement.devices == (device,) and own == properties
+    settings = placement.device_properties.get(device, {})
+    is_same = placement.devices == (device,) and settings == properties
     return ONE_CORE if is_same else (device, properties)
 
 
-def promised(
+def latency_promise(
     runs: Sequence[ObservedRun],
     reference: Reference,
     tolerance: float,
@@ -362,7 +363,7 @@ def promised(
     stored = str(first if first.is_file() else directory / "model.xml")
     command = command_line("hetero-lab", "freeze", stored, f"{base}-quiet", "--affinity", stored)
     way = f"freeze again on a quiet machine: {command}"
-    if why := disturbed(runs):
+    if why := disturbance(runs):
         warn(f"No latency is promised: {why}. To promise one, {way}")
         return why
     ratios = [run.ratio for run in runs if run.ratio is not None]

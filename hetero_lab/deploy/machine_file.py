@@ -16,7 +16,7 @@ from hetero_lab.runtime.placed_model import file_of
 MACHINE_FILES = "machine.json", "run_machine.py", "model_server.json", "model_server.txt"
 FILE, PROGRAM, SERVER_FILE, SERVER_NOTE = MACHINE_FILES
 ABOUT = {"kind": "machine", "schema_version": 1}
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  # some ten thousand models; the file may be anybody's
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*", re.I | re.A)
 
 
@@ -27,7 +27,7 @@ def read_machine(directory: str | os.PathLike[str]) -> dict[str, Any]:
     ``deadline_ms``.
     """
     try:
-        return _checked(file_of(Path(directory) / FILE, _MOST_BYTES).read_bytes())
+        return _parse(file_of(Path(directory) / FILE, _MOST_BYTES).read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{FILE}: {error}.") from error
 
@@ -40,7 +40,7 @@ def loads_of(machine: Mapping[str, Any]) -> dict[str, Load]:
     }
 
 
-def _checked(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> dict[str, Any]:
     machine = json.loads(content)
     if not isinstance(machine, dict) or {key: machine.get(key) for key in ABOUT} != ABOUT:
         raise ValueError(f"it does not say {json.dumps(ABOUT)}")
@@ -57,9 +57,9 @@ def _checked(content: bytes) -> dict[str, Any]:
 
 
 def _check_demand(name: str, demand: Any) -> None:
-    known = {"way", "requests", "rate_per_s", "deadline_ms"}
-    if not isinstance(demand, dict) or set(demand) != known:
-        raise ValueError(f"{name} has to have {', '.join(sorted(known))}, and nothing else")
+    keys = {"way", "requests", "rate_per_s", "deadline_ms"}
+    if not isinstance(demand, dict) or set(demand) != keys:
+        raise ValueError(f"{name} has to have {', '.join(sorted(keys))}, and nothing else")
     if not isinstance(demand["way"], str):
         raise ValueError(f"way of {name} is text")
     if type(demand["requests"]) is not int or demand["requests"] < 1:

@@ -41,10 +41,11 @@ from hetero_lab.runtime.placed_model import (
 from hetero_lab.runtime.tensors import can_share, checked_inputs, has_nan, infer
 from hetero_lab.terminal import plain_text
 
-_DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
+_DISCARDED, _TIMED = 2, 10  # inferences of a turn, as in a profile
+_WARM_UP_S = 0.3  # some tenths, as a whole process has a few seconds for its turns
 # To find a free core: the most cores to try, inferences on each, and the share of the budget.
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
-_NEW_TOKENS = 32
+_NEW_TOKENS = 32  # by default: a sentence or two
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -56,12 +57,12 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
     if "generation" in plan:
         if {*inputs} != {"input_ids"}:
             raise ValueError(f"The input is input_ids, and the given arrays are {[*inputs]}.")
-        made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
-        return {"token_ids": np.concatenate([*made], 1)}
+        tokens = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
+        return {"token_ids": np.concatenate([*tokens], 1)}
     arrays = checked_inputs(plan["inputs"], model.inputs, inputs)
-    found = [name for name, one in zip(plan["inputs"], arrays, strict=True) if has_nan([one])]
-    if found and not has_nan(read_npz(Path(directory) / "inputs.npz").values()):
-        raise ValueError(f"There is NaN in {found}, and none in the example, inputs.npz.")
+    with_nan = [name for name, one in zip(plan["inputs"], arrays, strict=True) if has_nan([one])]
+    if with_nan and not has_nan(read_npz(Path(directory) / "inputs.npz").values()):
+        raise ValueError(f"There is NaN in {with_nan}, and none in the example, inputs.npz.")
     outputs, _ = _infer(compile_noted(model, core_for(plan)), plan, arrays)
     return dict(zip(plan["outputs"], outputs, strict=True))
 
@@ -83,16 +84,16 @@ def text(
     if not prompt:
         raise ValueError("The prompt is empty. Give the beginning of a text.")
     words = Tokenizer(directory)
-    made: list[int] = []
-    told = ""
+    token_ids: list[int] = []
+    previous = ""
     for ids in _tokens(*read_noted(directory), words.encode(prompt), new_tokens):
         if int(ids[0, 0]) == words.end:
             return
-        made.append(int(ids[0, 0]))
-        whole = words.decode(made)
+        token_ids.append(int(ids[0, 0]))
+        whole = words.decode(token_ids)
         if not whole.endswith("\ufffd"):  # else a character of several tokens is incomplete
-            yield whole[len(told) :]
-            told = whole
+            yield whole[len(previous) :]
+            previous = whole
 
 
 def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     ``options`` has ``turns``, ``budget_s``, and ``reference``: device and properties, or ``None``.
     Returns the observations, up to the ``step`` that failed with an ``error``, if one did.
     """
-    seen: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "openvino_version": ov.get_version(),
         "system": platform.platform(),
         "host": platform.node(),
@@ -109,30 +110,31 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         "error": "",
     }
     try:
-        seen["step"] = "compile"
+        findings["step"] = "compile"
         model, plan = read_noted(directory)
-        seen["step"] = "devices"
+        findings["step"] = "devices"
         core = core_for(plan)
         names = [*core.available_devices, *plan["emulated"]]
-        seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
-        seen["step"] = "compile"
+        findings["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
+        findings["step"] = "compile"
         compiled = compile_noted(model, core)
         if options["reference"] is not None:
             check_properties(options["reference"][1])
-        seen["header"] = header_text(compiled)
-        seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
-        seen["step"] = "outputs"
-        seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
+        findings["header"] = header_text(compiled)
+        findings["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
+        findings["step"] = "outputs"
+        findings["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
         if options["reference"] is not None:
-            seen["step"] = "reference"
+            findings["step"] = "reference"
             model = core.read_model(file_of(Path(directory) / "model.xml"))
             reference = core.compile_model(model, *options["reference"])
-            seen["step"] = "latency"
-            seen.update(_time_beside_reference(directory, compiled, reference, plan, options))
-        seen["step"] = ""
+            findings["step"] = "latency"
+            findings.update(_time_beside_reference(directory, compiled, reference, plan, options))
+        findings["step"] = ""
     except Exception as error:  # any failure is an observation
-        seen["error"] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-    return seen
+        message = str(error).strip()
+        findings["error"] = message.splitlines()[-1] if message else repr(error)
+    return findings
 
 
 def _full_name(core: ov.Core, name: str) -> str:
@@ -146,10 +148,10 @@ def by_request(arrays: Mapping[str, np.ndarray], kind: str) -> list[list[np.ndar
     requests: dict[int, dict[int, np.ndarray]] = {}
     for key, array in arrays.items():
         number, _, index = key.lstrip("inout").partition(".")
-        own = requests.setdefault(int(number), {})  # empty, if the model has no inputs
+        row = requests.setdefault(int(number), {})  # empty, if the model has no inputs
         if key.startswith(kind):
-            own[int(index)] = array
-    return [[array for _, array in sorted(own.items())] for _, own in sorted(requests.items())]
+            row[int(index)] = array
+    return [[array for _, array in sorted(row.items())] for _, row in sorted(requests.items())]
 
 
 def _requests(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
@@ -173,14 +175,14 @@ def _step(
 ) -> np.ndarray:
     """Append tokens to sequences of ``past`` tokens; return the logits of the next one."""
     batch, n = ids.shape
-    known = {
+    tensors = {
         "input_ids": ids,
         "attention_mask": np.ones((batch, past + n)),
         "position_ids": np.tile(np.arange(past, past + n), (batch, 1)),
         "beam_idx": np.arange(batch),
     }
     for index, (name, kind) in enumerate(generation["inputs"]):
-        request.set_input_tensor(index, ov.Tensor(known[name].astype(kind)))
+        request.set_input_tensor(index, ov.Tensor(tensors[name].astype(kind)))
     request.infer(share_outputs=True)
     return request.get_output_tensor(generation["logits"]).data[:, -1]
 
@@ -196,12 +198,12 @@ def _logits(
     Unlike in a generation, equally likely tokens cannot change the logits after them.
     """
     request.reset_state()
-    given = [prompt, *(tokens[:, i : i + 1] for i in range(tokens.shape[1] - 1))]
-    past, made = 0, []
-    for ids in given:
-        made.append(np.array(_step(request, generation, ids, past), np.float32))
+    steps = [prompt, *(tokens[:, i : i + 1] for i in range(tokens.shape[1] - 1))]
+    past, logits = 0, []
+    for ids in steps:
+        logits.append(np.array(_step(request, generation, ids, past), np.float32))
         past += ids.shape[1]
-    return np.stack(made, 1)
+    return np.stack(logits, 1)
 
 
 def _tokens(
@@ -264,7 +266,7 @@ def _free_core(run: Callable[[], object], each_s: float, budget_s: float) -> int
 
 
 @contextlib.contextmanager
-def _kept_on(core: int | None) -> Iterator[None]:
+def _on_core(core: int | None) -> Iterator[None]:
     """Keep this thread on a core, unless it is ``None``."""
     if core is None or sys.platform != "linux":
         yield
@@ -278,16 +280,16 @@ def _kept_on(core: int | None) -> Iterator[None]:
 
 
 def _warm_up(run: Callable[[], object]) -> float:
-    began, done = perf_counter(), 0
-    while not done or perf_counter() - began < _WARM_UP_S:
+    began, n = perf_counter(), 0
+    while not n or perf_counter() - began < _WARM_UP_S:
         run()
-        done += 1
-    return (perf_counter() - began) / done
+        n += 1
+    return (perf_counter() - began) / n
 
 
 def _turn(run: Callable[[], object], timed: int, core: int | None = None) -> list[float]:
     samples = []
-    with _kept_on(core):
+    with _on_core(core):
         for _ in range(_DISCARDED):
             run()
         for _ in range(timed):
@@ -330,14 +332,14 @@ def _run_here() -> None:
 
 def _observe_into(directory: str, target: str, options: str) -> None:
     """Write the observations of a directory into another: observed.json and outputs.npz."""
-    seen = observe(directory, json.loads(options))
+    findings = observe(directory, json.loads(options))
     outputs = {
         f"out{number}.{index}": array
-        for number, arrays in enumerate(seen.pop("outputs", []))
+        for number, arrays in enumerate(findings.pop("outputs", []))
         for index, array in enumerate(arrays)
     }
     np.savez(Path(target) / "outputs.npz", **outputs)  # pyright: ignore[reportArgumentType]
-    (Path(target) / "observed.json").write_text(json.dumps(seen), encoding="utf-8")
+    (Path(target) / "observed.json").write_text(json.dumps(findings), encoding="utf-8")
 
 
 if __name__ == "__main__":

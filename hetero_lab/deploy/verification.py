@@ -17,8 +17,8 @@ from hetero_lab.deploy.contract import Contract, LatencyPromise, Promise, frozen
 from hetero_lab.deploy.deployed_run import (
     REFERENCE,
     ObservedRun,
-    compared,
-    disturbed,
+    compare_requests,
+    disturbance,
     expected_outputs,
 )
 from hetero_lab.errors import names_at_hand, shorten
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 UNPROMISED, ERROR = "not promised", "error"
 ALARM = "alarm"  # of a latency: undecided, and another process could decide
-WIDE = 1000  # characters of a detail
-_LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
+WIDE = 1000  # characters of a detail: the message of a runtime in full
+_LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm: one may be slow by chance
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 
 
@@ -185,8 +185,8 @@ class Verification(_Gate):
             why = "Undecided" if self.ok else "It cannot be checked"
             return f"{why} whether {directory} keeps {with_version}: {reasons}."
         free = [p.detail for p in self.parts if (p.name, p.status) == ("latency", UNPROMISED)]
-        said = [f" (no latency promised{f': {why}' if why else ''})" for why in free]
-        why = "".join(dict.fromkeys(said))
+        remarks = [f" (no latency promised{f': {why}' if why else ''})" for why in free]
+        why = "".join(dict.fromkeys(remarks))
         return f"{directory} keeps {with_version}{why}."
 
     def __repr__(self) -> str:
@@ -230,7 +230,7 @@ class Across(_Gate):
     @property
     def changed_by(self) -> str | None:
         """The first release that breaks other parts of a directory than the one before it."""
-        run = [proven for proven in self.verifications if proven.status != ERROR]
+        run = [verification for verification in self.verifications if verification.status != ERROR]
         pairs = zip(run[1:], run, strict=False)
         return next(
             (
@@ -254,16 +254,16 @@ class Across(_Gate):
         if len(self.verifications) == 1:
             return str(self.verifications[0])
         lines = []
-        width = max(len(proven.name) for proven in self.verifications)
-        for proven in self.verifications:
-            named = ", ".join(proven.broken or proven.undecided)
-            said = f"{proven.name:<{width}}  {proven.status}"
-            lines.append(f"{said}: {named}" if named else said)
-            told = (p for p in proven.parts if p.status in (BROKEN, ERROR, *_OPEN))
-            lines += [f"    {part.title}: {part.detail}" for part in told]
+        width = max(len(verification.name) for verification in self.verifications)
+        for verification in self.verifications:
+            names = ", ".join(verification.broken or verification.undecided)
+            line = f"{verification.name:<{width}}  {verification.status}"
+            lines.append(f"{line}: {names}" if names else line)
+            parts = (p for p in verification.parts if p.status in (BROKEN, ERROR, *_OPEN))
+            lines += [f"    {part.title}: {part.detail}" for part in parts]
         if len(self.releases) > 1:
             by = self.changed_by
-            same = "All releases do the same." * (ERROR not in self._statuses)
+            same = "" if ERROR in self._statuses else "All releases do the same."
             lines.append(f"OpenVINO {by} changed it." if by else same)
         return "\n".join(lines) + "\n"
 
@@ -272,9 +272,9 @@ class Across(_Gate):
     def _answer(self) -> str:
         if len(self.verifications) == 1:
             return self.verifications[0]._answer()
-        counts = Counter(proven.status for proven in self.verifications)
-        found = ", ".join(f"{count} {status}" for status, count in counts.items())
-        return f"{len(self.verifications)} verifications: {found}."
+        counts = Counter(verification.status for verification in self.verifications)
+        tally = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{len(self.verifications)} verifications: {tally}."
 
     def _sentences(self) -> Sequence[str]:
         if len(self.verifications) == 1:
@@ -306,7 +306,7 @@ def of_machine(
     return replace(first, directory=text_of(directory), parts=tuple(parts), changes=tuple(changes))
 
 
-def judged(
+def verification_of(
     directory: str | os.PathLike[str],
     contract: Contract,
     frozen: StoredPlacement,
@@ -315,7 +315,7 @@ def judged(
     release: str = "",
 ) -> Verification:
     """Compare the runs of a directory with its contract, part by part; one that failed counts."""
-    seen = next((run for run in runs if run.error), runs[0])
+    run = next((run for run in runs if run.error), runs[0])
     digests = contract.files.items()
     other = [name for name, then in digests if frozen_digest(Path(directory) / name) != then]
     files = " and ".join(other)
@@ -325,23 +325,23 @@ def judged(
         dict(_flat({"target": each.target, **each.properties, **each.emulated}))
         for each in (contract, frozen)
     )
-    found: dict[str, Checked] = {
+    parts: dict[str, Checked] = {
         "model": _unless(files and f"{files} differs from the frozen file"),
         "affinity": _unless(nodes and f"{len(moved)} nodes moved: {nodes}"),
         "properties": _unless("; ".join(_differences(then, now, "not set"))),
-        "devices": _devices(contract, seen),
-        "compile": _unless(seen.error if seen.step in ("devices", "compile") else ""),
-        "partition": _partition(contract, seen),
-        "outputs": _outputs(directory, contract, seen),
+        "devices": _devices(contract, run),
+        "compile": _unless(run.error if run.step in ("devices", "compile") else ""),
+        "partition": _partition(contract, run),
+        "outputs": _outputs(directory, contract, run),
         "latency": latency,
     }
     return Verification(
         text_of(directory),
-        tuple(ContractPart(name, is_, one_line(why, WIDE)) for name, (is_, why) in found.items()),
-        tuple(one_line(change, WIDE) for change in _changes(contract, seen).values()),
-        seen.openvino_version or "unknown",
+        tuple(ContractPart(name, is_, one_line(why, WIDE)) for name, (is_, why) in parts.items()),
+        tuple(one_line(change, WIDE) for change in _changes(contract, run).values()),
+        run.openvino_version or "unknown",
         release,
-        f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",
+        f"Verified on {run.host} · {run.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",
     )
 
 
@@ -364,81 +364,81 @@ def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", str(value)
 
 
-def _devices(contract: Contract, seen: ObservedRun) -> Checked:
-    if not seen.devices:
-        return _not_run("devices", seen, seen.error)
-    missing = [name for name in contract.devices if not _is_here(name, seen.devices)]
+def _devices(contract: Contract, run: ObservedRun) -> Checked:
+    if not run.devices:
+        return _not_run("devices", run, run.error)
+    missing = [name for name in contract.devices if not _is_here(name, run.devices)]
     if missing:
-        return BROKEN, f"{names_at_hand(missing)} missing; here are: {', '.join(seen.devices)}"
+        return BROKEN, f"{names_at_hand(missing)} missing; here are: {', '.join(run.devices)}"
     return OK, ", ".join(contract.devices)
 
 
 def _is_here(name: str, devices: Mapping[str, str]) -> bool:
-    return any(known in (name, f"{name}.0") or f"{known}.0" == name for known in devices)
+    return any(device in (name, f"{name}.0") or f"{device}.0" == name for device in devices)
 
 
-def _not_run(step: str, seen: ObservedRun, otherwise: str) -> Checked:
+def _not_run(step: str, run: ObservedRun, otherwise: str) -> Checked:
     """Return the result of a step that was not reached, or that failed."""
-    failed = bool(seen.error) and seen.step == step
-    return (BROKEN if failed else UNKNOWN), seen.error or otherwise
+    failed = bool(run.error) and run.step == step
+    return (BROKEN if failed else UNKNOWN), run.error or otherwise
 
 
-def _partition(contract: Contract, seen: ObservedRun) -> Checked:
-    if not seen.execution_devices:
+def _partition(contract: Contract, run: ObservedRun) -> Checked:
+    if not run.execution_devices:
         return UNKNOWN, "it was not compiled"
-    then, now = (parse_header(text) for text in (contract.header, seen.header))
+    then, now = (parse_header(text) for text in (contract.header, run.header))
     if then is None or now is None:
         # It was compiled without HETERO, or this release does not report the partition.
-        promised, here = (", ".join(of.execution_devices) for of in (contract, seen))
-        if sorted(contract.execution_devices) != sorted(seen.execution_devices):
+        promised, here = (", ".join(of.execution_devices) for of in (contract, run))
+        if sorted(contract.execution_devices) != sorted(run.execution_devices):
             return BROKEN, f"runs on {here}, promised was {promised}"
         if then is not None:
             return UNKNOWN, "this OpenVINO does not report the partition"
         return OK, f"whole, on {here}"
     devices = [[subgraph.device for subgraph in of.subgraphs] for of in (now, then)]
-    listed = [f"({names_at_hand(names, 8)})" for names in devices]
-    here = f"{count_of(len(devices[0]), 'subgraph')} {listed[0]}"
+    texts = [f"({names_at_hand(names, 8)})" for names in devices]
+    here = f"{count_of(len(devices[0]), 'subgraph')} {texts[0]}"
     if now == then:
         return OK, here
     if devices[0] == devices[1]:
         return BROKEN, f"{here}, not wired as promised"
-    return BROKEN, f"{here}, promised were {len(devices[1])} {listed[1]}"
+    return BROKEN, f"{here}, promised were {len(devices[1])} {texts[1]}"
 
 
-def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun) -> Checked:
-    if not seen.outputs:
-        return _not_run("outputs", seen, "it was not run")
+def _outputs(directory: str | os.PathLike[str], contract: Contract, run: ObservedRun) -> Checked:
+    if not run.outputs:
+        return _not_run("outputs", run, "it was not run")
     expected = expected_outputs(directory)
-    if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
+    if [len(arrays) for arrays in expected] != [len(arrays) for arrays in run.outputs]:
         return BROKEN, "not as many outputs as promised"
 
     names = [str(index) for index in range(max(map(len, expected)))]
-    asked = seen.outputs, expected, names, contract.precision
-    agreements = compared(*asked)
+    arguments = run.outputs, expected, names, contract.precision
+    agreements = compare_requests(*arguments)
     if any(agreement.is_wrong for agreement in agreements):  # perhaps by itself
-        agreements = compared(*asked, prepare(Path(directory) / MODEL_FILE).graph)
-    known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
+        agreements = compare_requests(*arguments, prepare(Path(directory) / MODEL_FILE).graph)
+    clear = [agreement for agreement in agreements if agreement.verdict != "undecided"]
     detail = count_of(len(expected), "request")
-    if known:
-        worst = max(agreement.relative_error for agreement in known)
+    if clear:
+        worst = max(agreement.relative_error for agreement in clear)
         detail = f"relative error {worst:.1e} to those frozen, in {detail}"
     if contract.generated:
         detail += " with generated inputs; freeze with inputs of your own"
     if wrong := [agreement for agreement in agreements if agreement.is_wrong]:
         return BROKEN, f"{detail}{wrong[0].detail and f'; {wrong[0].detail}'}"
-    if len(known) < len(agreements):
-        part = f"{len(agreements) - len(known)} of {count_of(len(agreements), 'promised output')}"
+    if len(clear) < len(agreements):
+        part = f"{len(agreements) - len(clear)} of {count_of(len(agreements), 'promised output')}"
         odd = next((f"; {a.detail}" for a in agreements if a.detail), "")
         return UNDECIDED, f"{part} are random, empty, or nothing but NaN; {detail}{odd}"
     return OK, detail
 
 
-def judged_latency(
-    then: Promise, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
+def latency_status(
+    then: Promise, runs: Sequence[ObservedRun], tolerance: float | None, hardware: str
 ) -> Checked:
     """Tell whether a promise is kept, by the runs so far.
 
-    ``moved`` names hardware that is not that of the promise. A first run that looks worse is an
+    ``hardware`` names what is not that of the promise. A first run that looks worse is an
     ``ALARM``; the runs after it decide.
     """
     first, *again = runs
@@ -452,19 +452,19 @@ def judged_latency(
         status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
         return status, failed.error or "it was not measured"
     limit = 1.0 + (then.tolerance if tolerance is None else tolerance)
-    if why := disturbed(runs):
+    if why := disturbance(runs):
         return UNDECIDED, f"{why}; promised is {then}"
     spread = then.spread or math.log(then.ratio_ci95_high / then.ratio_ci95_low) / 3.92
-    found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread, then.drift)
+    ratio = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread, then.drift)
     text = (
-        f"{found.middle:.2f} times the promise ({found.low:.2f} to {found.high:.2f}), which is "
+        f"{ratio.middle:.2f} times the promise ({ratio.low:.2f} to {ratio.high:.2f}), which is "
         f"{then}"
     )
-    if found.high <= limit:
+    if ratio.high <= limit:
         return OK, text
-    if moved:
-        return UNDECIDED, f"{text}, but this is other hardware: {moved}"
-    worse = found.low > limit and min(ratios) > limit * then.ratio
+    if hardware:
+        return UNDECIDED, f"{text}, but this is other hardware: {hardware}"
+    worse = ratio.low > limit and min(ratios) > limit * then.ratio
     if worse and len(again) >= _LEAST_AGAIN:
         if then.ratios:
             return BROKEN, text
@@ -474,13 +474,13 @@ def judged_latency(
     return (UNDECIDED if len(again) >= _MOST_AGAIN else ALARM), text
 
 
-def other_hardware(contract: Contract, seen: ObservedRun) -> str:
+def other_hardware(contract: Contract, run: ObservedRun) -> str:
     """Say which devices or CPUs are not those of the contract; empty if all are the same."""
-    changes = _changes(contract, seen)
+    changes = _changes(contract, run)
     return "; ".join(changes[name] for name in ("CPUs", *contract.devices) if name in changes)
 
 
-def _changes(contract: Contract, seen: ObservedRun) -> dict[str, str]:
+def _changes(contract: Contract, run: ObservedRun) -> dict[str, str]:
     """Return what changed of the environment by its name, as far as both know it."""
 
     def facts(of: Environment | ObservedRun) -> dict[str, Any]:
@@ -492,7 +492,7 @@ def _changes(contract: Contract, seen: ObservedRun) -> dict[str, str]:
             **dict(of.devices),
         }
 
-    then, now = {**facts(contract.environment), **contract.devices}, facts(seen)
+    then, now = {**facts(contract.environment), **contract.devices}, facts(run)
     return {
         name: f"{name}: {before} → {now[name]}"
         for name, before in then.items()

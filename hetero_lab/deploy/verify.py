@@ -40,10 +40,10 @@ from hetero_lab.deploy.verification import (
     Checked,
     ContractPart,
     Verification,
-    judged,
-    judged_latency,
+    latency_status,
     of_machine,
     other_hardware,
+    verification_of,
 )
 from hetero_lab.devices.core import bind
 from hetero_lab.devices.releases import interpreter
@@ -65,9 +65,9 @@ from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read
 from hetero_lab.tables import check_directory, reading
 from hetero_lab.terminal import one_line, text_of
 
-PAUSE_S = 2.0  # before an alarm is measured again
+PAUSE_S = 2.0  # before an alarm is measured again: what disturbed it may be over
 _BUDGET_S, _QUIET_SHARE = 30.0, 0.1  # of the budget, the longest wait for a quiet machine
-_MAX_DROP = 0.01
+_MAX_DROP = 0.01  # one point of accuracy, as for hetero_lab.advise
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
 
 
@@ -194,25 +194,25 @@ def verify(
     directories = list(directory) if several else [directory]
     if not directories:
         raise ArgumentError("Name at least one deployed directory.")
-    asked, is_across = list(releases or [""]), several or releases is not None
-    found: list[Verification] = []
-    total = len(directories) * len(asked)
+    versions, is_across = list(releases or [""]), several or releases is not None
+    verifications: list[Verification] = []
+    total = len(directories) * len(versions)
     with Progress("verification", show=progress, total=total, unit="runs") as bar:
         proof = _Proof(tolerance, turns, budget_s, labelled, max_drop, bar)
         for path in directories:
-            for release in asked:
+            for release in versions:
                 try:
-                    made = proof.of(path, release)
+                    result = proof.of(path, release)
                 except Exception as error:  # of several, each costs itself only
                     of_release = isinstance(error, MeasurementError | OutputPathError)
                     if not is_across or (len(directories) == 1 and not of_release):
                         raise
                     why = str(error) if isinstance(error, HeteroLabError) else repr(error)
                     failed = (ContractPart("run", ERROR, one_line(why, WIDE)),)
-                    made = Verification(text_of(path), failed, (), release or "here", release)
-                found.append(made)
+                    result = Verification(text_of(path), failed, (), release or "here", release)
+                verifications.append(result)
                 bar.advance()
-    return Across(tuple(found)) if is_across else found[0]
+    return Across(tuple(verifications)) if is_across else verifications[0]
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,8 @@ class _Proof:
         check_directory(directory)
         with reading(directory, "machine"):
             machine = machine_file.read_machine(directory)
-        known = {*machine["models"], *machine_file.MACHINE_FILES}
-        check_files(directory, known, machine_file.FILE)
+        names = {*machine["models"], *machine_file.MACHINE_FILES}
+        check_files(directory, names, machine_file.FILE)
         same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
         program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
         models = {name: self._of_model(place / name, release) for name in machine["models"]}
@@ -243,18 +243,18 @@ class _Proof:
 
     def _of_model(self, directory: AnyPath, release: str) -> Verification:
         contract = read_contract(directory)
-        known = {*contract.files, FILE_NAME}
-        check_files(directory, known, "contract", ", or freeze the placement again")
+        names = {*contract.files, FILE_NAME}
+        check_files(directory, names, "contract", ", or freeze the placement again")
         frozen = read_stored(directory)
         self.bar.note(f"install {release}" if release else "")
         with interpreter(release) as python:
             runs, latency = self._runs(directory, contract, release, python)
-        made = judged(directory, contract, frozen, runs, latency, release)
+        verification = verification_of(directory, contract, frozen, runs, latency, release)
         if not release and (self.data is not None or contract.accuracy is not None):
             self.bar.note("count the right answers")
             accuracy = _accuracy(directory, contract, frozen, self.data, self.max_drop)
-            made = replace(made, parts=(*made.parts, accuracy))
-        return made
+            verification = replace(verification, parts=(*verification.parts, accuracy))
+        return verification
 
     def _runs(
         self, directory: AnyPath, contract: Contract, release: str, python: str
@@ -270,7 +270,7 @@ class _Proof:
 
         def look() -> Checked:
             runs.append(observe(directory, reference=reference, python=python, turns=self.turns))
-            return judged_latency(then, runs, self.tolerance, other_hardware(contract, runs[0]))
+            return latency_status(then, runs, self.tolerance, other_hardware(contract, runs[0]))
 
         status, why = look()
         if status == ALARM:

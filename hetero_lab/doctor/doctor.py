@@ -36,11 +36,17 @@ _PACKAGES = ("openvino", "ipywidgets", "anywidget", "jupyterlab", "plotly")
 _EXTENSIONS = {"ipywidgets": "@jupyter-widgets/jupyterlab-manager", "anywidget": "anywidget"}
 _FRONT_ENDS = {"COLAB_RELEASE_TAG": "Colab", "VSCODE_PID": "VS Code", "JPY_PARENT_PID": "Jupyter"}
 _LITTLE = 2_000_000_000  # bytes; a compile of a small model takes some hundred MB
-_BUSY = 0.75  # of the processors
+_BUSY = 0.75  # of the processors: beyond, hardly one is free for a measurement
 _FAST_UNDER_POWERSAVE = ("intel_pstate", "amd-pstate-epp")  # drivers of the clock
 _REINSTALL = "pip install --force-reinstall"
-_FOLDERS = ("/lib*", "/lib/*-linux-gnu*", "/usr/lib*", "/usr/lib/*-linux-gnu*", "/usr/local/lib*",
-            f"{sys.prefix}/lib")  # fmt: skip
+_FOLDERS = (
+    "/lib*",
+    "/lib/*-linux-gnu*",
+    "/usr/lib*",
+    "/usr/lib/*-linux-gnu*",
+    "/usr/local/lib*",
+    f"{sys.prefix}/lib",
+)
 _VENDORS = "/etc/OpenCL/vendors"
 _LONGEST_ASKED_S = 120.0  # from a slow disk, the plugins load for some seconds
 # In a process of its own: a broken driver may crash the one that asks.
@@ -94,8 +100,8 @@ class Diagnosis(Result):
         return frame_of(self.checks, [*Check._fields])
 
     def __repr__(self) -> str:
-        shown = [(check.state, check.area, check.what) for check in self.checks]
-        head, *rows = columns([("STATE", "AREA", "WHAT"), *shown]).splitlines()
+        cells = [(check.state, check.area, check.what) for check in self.checks]
+        head, *rows = columns([("STATE", "AREA", "WHAT"), *cells]).splitlines()
         ways = [f"\n    → {check.way_out}" if check.way_out else "" for check in self.checks]
         return "\n".join([self.verdict, "", head, *map(str.__add__, rows, ways)])
 
@@ -137,11 +143,11 @@ def anonymous(text: str, home: str, user: str) -> str:
 def ask_openvino() -> dict[str, Any]:
     """Return what OpenVINO sees; ``crash`` says why it gave no answer."""
     try:
-        done = run_child([sys.executable, "-c", _ASK], timeout_s=_LONGEST_ASKED_S)
-        if done.returncode == 0:
-            return json.loads(done.stdout.splitlines()[-1])
-        end = f"signal {-done.returncode}" if done.returncode < 0 else "an error"
-        return {"crash": [end, *done.stderr.splitlines()][-1].rstrip(".")}
+        child = run_child([sys.executable, "-c", _ASK], timeout_s=_LONGEST_ASKED_S)
+        if child.returncode == 0:
+            return json.loads(child.stdout.splitlines()[-1])
+        end = f"signal {-child.returncode}" if child.returncode < 0 else "an error"
+        return {"crash": [end, *child.stderr.splitlines()][-1].rstrip(".")}
     except subprocess.TimeoutExpired:
         return {"crash": f"no answer in {_LONGEST_ASKED_S:.0f} s"}
     except (OSError, ValueError, IndexError) as error:
@@ -178,20 +184,20 @@ class Machine:
 
     def paths(self, *patterns: str) -> list[str]:
         """Return the paths that are there, in order."""
-        found: list[str] = []
+        files: list[str] = []
         for pattern in patterns:
             folder = os.path.dirname(pattern)
             if os.path.exists(self._there(folder)) and not self.may_open(folder):
                 self.unreadable[folder] = None
             names = glob.glob(pattern.lstrip("/"), root_dir=self.root)
-            found += [f"/{name}" for name in sorted(names)]
-        return found
+            files += [f"/{name}" for name in sorted(names)]
+        return files
 
     def library(self, name: str) -> str:
         """Return where a library is, given its name or its path; empty if nowhere."""
         places = [name] if name.startswith("/") else [f"{folder}/{name}" for folder in _FOLDERS]
-        if found := self.paths(*places):
-            return found[0]
+        if files := self.paths(*places):
+            return files[0]
         if self.root == Path("/"):  # and where else the loader of this system looks
             with contextlib.suppress(OSError):
                 ctypes.CDLL(name)
@@ -200,10 +206,10 @@ class Machine:
 
     def opencl_drivers(self) -> dict[str, str]:
         """Return what is wrong with each driver that the OpenCL loader, or its variable, names."""
-        chosen = os.environ.get("OCL_ICD_VENDORS", "")
-        folder = os.path.join(_VENDORS, chosen)
-        files = self.paths(folder if chosen.endswith(".icd") else f"{folder}/*.icd")
-        if not chosen:  # the loader of conda
+        setting = os.environ.get("OCL_ICD_VENDORS", "")
+        folder = os.path.join(_VENDORS, setting)
+        files = self.paths(folder if setting.endswith(".icd") else f"{folder}/*.icd")
+        if not setting:  # the loader of conda
             files += self.paths(f"{sys.prefix}{_VENDORS}/*.icd")
         return {file: self._problem_of_driver(file) for file in files}
 
@@ -248,17 +254,17 @@ def _packages(m: Machine) -> Iterator[Check]:
     least = dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirements, re.M))
     for name in _PACKAGES:
         area = "OpenVINO" if name == "openvino" else "widgets"
-        title, version, needed = name.replace("openvino", area), "", least.get(name, "0")
+        title, version, minimum = name.replace("openvino", area), "", least.get(name, "0")
         with contextlib.suppress(metadata.PackageNotFoundError):
             version = metadata.version(name)
         if not version:
             what = f"{title} is not installed for this Python."
-            yield Check(area, MISSING, what, f"pip install '{name}>={needed}'")
+            yield Check(area, MISSING, what, f"pip install '{name}>={minimum}'")
         elif problem := m.crash if name == "openvino" else _problem_of(name):
             what = f"{title} {version} does not work: {one_line(problem)}."
             yield Check(area, MISSING, what, f"{_REINSTALL} {name}")
-        elif _numbers(version) < _numbers(needed):
-            what = f"{title} {version} is older than {needed}."
+        elif _numbers(version) < _numbers(minimum):
+            what = f"{title} {version} is older than {minimum}."
             yield Check(area, WARNING, what, f"pip install -U {name}")
         else:
             yield Check(area, OK, f"{title} {version} is installed.")

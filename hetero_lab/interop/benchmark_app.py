@@ -168,35 +168,35 @@ def read_benchmark_app(
     MeasurementError
         With a model: no node was executed.
     """
-    read: dict[str, pd.DataFrame] = {}
+    reports: dict[str, pd.DataFrame] = {}
     for path in _files(file):
         kind, frame = _read(path)
-        if read.keys() & ({kind} if kind == "settings" else {"average", "detailed"}):
+        if reports.keys() & ({kind} if kind == "settings" else {"average", "detailed"}):
             raise StoredFileError(
                 f"{shorten(os.fspath(file))} holds reports of several runs. Name the file to read, "
                 "or give each run a folder of its own."
             )
-        read[kind] = frame
+        reports[kind] = frame
     tables: dict[str, pd.DataFrame] = {}
     target, emulated = "", {}
-    if (settings := read.pop("settings", None)) is not None:
+    if (settings := reports.pop("settings", None)) is not None:
         with reading(file, "report of benchmark_app"):
             summary = _summary(settings)
             check_values(summary)
         target = summary["target"]
         tables = {"summary": frame_of([summary]), "settings": settings}
-    for kind, nodes in read.items():
-        placed = None
+    for kind, nodes in reports.items():
+        bound = None
         if model is not None or placement is not None:
-            placed = _placed(model, placement or target, core)
-        joined, emulated = _joined(nodes, placed, target.removeprefix("HETERO:"))
-        tables["counters"] = joined.reset_index(drop=True)
+            bound = _bind(model, placement or target, core)
+        counters, emulated = _join(nodes, bound, target.removeprefix("HETERO:"))
+        tables["counters"] = counters.reset_index(drop=True)
         if kind == "detailed":
-            tables["requests"] = _requests(nodes, joined)
+            tables["requests"] = _requests(nodes, counters)
     return BenchmarkReport(os.fspath(file), tables, emulated)
 
 
-def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None) -> BoundPlacement:
+def _bind(model: Source | None, placement: PlacementLike, core: ov.Core | None) -> BoundPlacement:
     """Bind the model and placement that were measured; ArgumentError if one is not named."""
     if model is None:
         raise ArgumentError("placement= says where a model ran: name it too, model=….")
@@ -207,8 +207,8 @@ def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None
     return resolve(bind(model, core), placement)
 
 
-def _joined(
-    nodes: pd.DataFrame, placed: BoundPlacement | None, device: str
+def _join(
+    nodes: pd.DataFrame, bound: BoundPlacement | None, device: str
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the mean counters, by the number of the node, and the bases of emulated devices.
 
@@ -219,15 +219,15 @@ def _joined(
     hetero = bool(mean["node_name"].str.startswith("subgraph0: ").any())
     rows = [raw_counter(node, hetero=hetero) for node in mean.itertuples()]
     emulated: dict[str, str] = {}
-    if placed is None:
+    if bound is None:
         plain = "" if "," in device or ":" in device else device
         rows = [replace(row, device=plain) for row in rows]
     else:
-        partition = _as_it_ran(partition_of(placed), rows, hetero)
-        rows = read_counters(mean.itertuples(), partition, placed.graph)
-        emulated = bases_of((subgraph.device for subgraph in partition.subgraphs), placed.core)
-    joined = frame_of(counter_rows(rows, emulated), COUNTER_COLUMNS)
-    return joined.set_index(mean.index), emulated
+        partition = _as_it_ran(partition_of(bound), rows, hetero)
+        rows = read_counters(mean.itertuples(), partition, bound.graph)
+        emulated = bases_of((subgraph.device for subgraph in partition.subgraphs), bound.core)
+    counters = frame_of(counter_rows(rows, emulated), COUNTER_COLUMNS)
+    return counters.set_index(mean.index), emulated
 
 
 def _mean(nodes: pd.DataFrame) -> pd.DataFrame:
@@ -241,8 +241,8 @@ def _mean(nodes: pd.DataFrame) -> pd.DataFrame:
     return mean.loc[subgraph.sort_values(kind="stable").index]
 
 
-def _requests(nodes: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
-    requests = joined.loc[nodes["node"]].reset_index(drop=True)
+def _requests(nodes: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
+    requests = counters.loc[nodes["node"]].reset_index(drop=True)
     requests["status"] = nodes["status"]
     for name in _TIMES:
         requests[f"{name}_us"] = nodes[name].dt.total_seconds() * 1e6
@@ -261,11 +261,11 @@ def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> P
             f"The counters are of another model: none of its nodes, {shorten(rows[0].node_name)} "
             "being the first, has the name of an op."
         )
-    known = dict(pairs)
+    number_of = dict(pairs)
     n_subgraphs = 1 + max(row.subgraph for row in rows)
-    left = [index for index in range(predicted.n_subgraphs) if index not in known.values()]
-    one_to_one = len(pairs) == len(known) == len(set(known.values()))
-    clear = len({predicted.subgraphs[index].device for index in left}) <= 1
+    others = [index for index in range(predicted.n_subgraphs) if index not in number_of.values()]
+    one_to_one = len(pairs) == len(number_of) == len(set(number_of.values()))
+    clear = len({predicted.subgraphs[index].device for index in others}) <= 1
     same = n_subgraphs == predicted.n_subgraphs and hetero == bool(predicted.wiring)
     if not (one_to_one and clear and same):
         raise ArgumentError(
@@ -275,14 +275,14 @@ def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> P
             f"{predicted.n_subgraphs}, or cuts elsewhere. Name the one that was measured: "
             "placement=…."
         )
-    unnamed = iter(left)
-    order = [known[i] if i in known else next(unnamed) for i in range(n_subgraphs)]
+    unnamed = iter(others)
+    order = [number_of[i] if i in number_of else next(unnamed) for i in range(n_subgraphs)]
     return reordered(predicted, order) if hetero else predicted
 
 
 def _summary(recorded: pd.DataFrame) -> dict[str, Any]:
-    used = recorded[recorded["part"] != "options"]
-    texts = dict(zip(used["name"], used["value"], strict=True))
+    rows = recorded[recorded["part"] != "options"]
+    texts = dict(zip(rows["name"], rows["value"], strict=True))
     for match in filter(None, map(_PERCENTILE.fullmatch, list(texts))):
         texts |= {"percentile": match[1], "percentile latency": texts[match[0]]}
     names = {"model": "topology", "target": "target device", "api": "API"}
@@ -306,13 +306,13 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
         return [Path(path)]
     kinds = ("", "_average_counters", "_detailed_counters")
     there = [f"benchmark{kind}_report.{end}" for kind in kinds for end in ("csv", "json")]
-    found = [file for each in there if (file := Path(path) / each).is_file()]
-    if not found:
+    files = [file for each in there if (file := Path(path) / each).is_file()]
+    if not files:
         raise StoredFileError(
             f"{name} holds no report of benchmark_app. It writes some with -report_type "
             f"average_counters (or detailed_counters, no_counters) -report_folder {name}."
         )
-    return found
+    return files
 
 
 def _read(path: Path) -> tuple[str, pd.DataFrame]:
@@ -341,8 +341,8 @@ def _read_json(data: Any, path: Path) -> tuple[str, pd.DataFrame]:
         rows = [(part, name, str(value)) for part, of_it in parts for name, value in of_it.items()]
         return "settings", _settings(rows, True)
     kind = data["report_type"]
-    found = data[{"average": "avg_performance", "detailed": "detailed_performance"}[kind]]
-    requests = found if kind == "detailed" else [found]
+    report = data[{"average": "avg_performance", "detailed": "detailed_performance"}[kind]]
+    requests = report if kind == "detailed" else [report]
     nodes = _nodes([[tuple(n[key] for key in _KEYS) for n in r["nodes"]] for r in requests])
     if kind == "average" and len(nodes) == 1:
         warn(

@@ -83,8 +83,8 @@ class HeteroDumps(Result):
     @property
     def subgraphs(self) -> pd.DataFrame:
         """One row a subgraph: ``dump_subgraph``, ``device``, ``n_nodes``, ``nodes``."""
-        placed = self.nodes.dropna(subset="dump_subgraph").astype({"dump_subgraph": "int64"})
-        return placed.groupby("dump_subgraph", as_index=False).agg(
+        nodes = self.nodes.dropna(subset="dump_subgraph").astype({"dump_subgraph": "int64"})
+        return nodes.groupby("dump_subgraph", as_index=False).agg(
             device=("device", "first"), n_nodes=("node", "size"), nodes=("node", "\n".join)
         )
 
@@ -141,23 +141,23 @@ def hetero_dumps(
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
     check_positive("timeout_s", timeout_s)
-    placed = resolve(bind(model, core), placement)
+    bound = resolve(bind(model, core), placement)
     with scratch_directory() as directory:
-        names = _write(directory, placed)
-        _compile_there(directory, placed.label, timeout_s)
+        names = _write(directory, bound)
+        _compile_there(directory, bound.label, timeout_s)
         texts = []
         for kind in ("affinity", "subgraphs"):
             path = directory / f"hetero_{kind}_{_MODEL}.dot"
             if not path.is_file():
                 raise CompileError(
-                    f"OpenVINO wrote no {path.name} for {shorten(placed.label)}. Its HETERO "
+                    f"OpenVINO wrote no {path.name} for {shorten(bound.label)}. Its HETERO "
                     "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
                 )
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
     nodes, edges = read_dot(texts[1])
     for frame, column in ((nodes, "node"), (edges, "source"), (edges, "target")):
         frame[column] = [names.get(name, name) for name in frame[column]]
-    return HeteroDumps(placed.label, nodes, edges, *texts)
+    return HeteroDumps(bound.label, nodes, edges, *texts)
 
 
 def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -198,27 +198,27 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return frame, frame_of(rows, ["source", "target", "crosses"])
 
 
-def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
+def _write(directory: Path, bound: BoundPlacement) -> dict[str, str]:
     """Write a model with its program; return dumped name → own name where they differ."""
-    placed = replace(placed, placement=replace(placed.placement, direct=False))
-    model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
+    bound = replace(bound, placement=replace(bound.placement, direct=False))
+    model, _ = labelled_clone(bound, predict(bound.graph, bound.affinity))
     model.set_friendly_name(_MODEL)
     names = _rename(model.get_ordered_ops())
-    note_placement(model, placed)
+    note_placement(model, bound)
     save(model, directory / MODEL_FILE)
     (directory / "run.py").write_text(standalone(placed_model), encoding="utf-8")
     return names
 
 
 def _rename(nodes: Sequence[Any]) -> dict[str, str]:
-    taken = {node.get_friendly_name() for node in nodes}
+    in_use = {node.get_friendly_name() for node in nodes}
     names: dict[str, str] = {}
     for index, node in enumerate(nodes):
         name = node.get_friendly_name()
         if _HARMLESS.fullmatch(name):
             continue
-        new = unique(f"node{index}", taken)
-        taken.add(new)
+        new = unique(f"node{index}", in_use)
+        in_use.add(new)
         names[new] = name
         node.set_friendly_name(new)
     return names
@@ -226,19 +226,19 @@ def _rename(nodes: Sequence[Any]) -> dict[str, str]:
 
 def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
     # Settings of the drawing would change the text that is parsed here.
-    own = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
-    environment = {k: v for k, v in own.items() if not k.startswith("OV_VISUALIZE")}
+    variables = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
+    environment = {k: v for k, v in variables.items() if not k.startswith("OV_VISUALIZE")}
     try:
         command = [sys.executable, "-c", "import run; run.load('.')"]
-        done = run_child(command, timeout_s=timeout_s, cwd=directory, environment=environment)
+        child = run_child(command, timeout_s=timeout_s, cwd=directory, environment=environment)
     except subprocess.TimeoutExpired as error:
         raise CompileError(
             f"The process that compiles {shorten(label)} for its dumps did not end within "
             f"{timeout_s:g} s. Give it longer: timeout_s=."
         ) from error
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no word"]
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["no word"]
         raise CompileError(
             f"The process that compiles {shorten(label)} for its dumps ended with code "
-            f"{done.returncode}: {shorten(lines[-1], 300)}."
+            f"{child.returncode}: {shorten(lines[-1], 300)}."
         )

@@ -16,7 +16,7 @@ from hetero_lab.placement.topology import islands
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_ORDERS = 24
+_MOST_ORDERS = 24  # of devices that are tried: all orders of four
 
 
 def recipe(
@@ -57,27 +57,27 @@ def recipe(
     return recipe_for(resolve(bind(model, core), placement), runtime)
 
 
-def recipe_for(placed: BoundPlacement, runtime: str) -> str:
-    if placed.placement.priorities:
-        return placed.placement.recipe(runtime)
-    target, n_elsewhere = _nearest(placed)
-    counted = f"{n_elsewhere} of {len(placed.affinity.ops)} ops run elsewhere."
-    unlabelled = counted if n_elsewhere else ""
-    if not placed.direct and islands(placed.graph) > 1:
-        unlabelled = "HETERO swaps inputs or outputs of a model in parts that are not connected."
-    return text_for(target, placed.compile_call[1], runtime, unlabelled)
+def recipe_for(bound: BoundPlacement, runtime: str) -> str:
+    if bound.placement.priorities:
+        return bound.placement.recipe(runtime)
+    target, n_elsewhere = _nearest(bound)
+    sentence = f"{n_elsewhere} of {len(bound.affinity.ops)} ops run elsewhere."
+    remark = sentence if n_elsewhere else ""
+    if not bound.direct and islands(bound.graph) > 1:
+        remark = "HETERO swaps inputs or outputs of a model in parts that are not connected."
+    return text_for(target, bound.compile_call[1], runtime, remark)
 
 
-def _nearest(placed: BoundPlacement) -> tuple[str, int]:
+def _nearest(bound: BoundPlacement) -> tuple[str, int]:
     """Return the device's name that comes nearest to a placement, and how many ops differ."""
-    if placed.direct:
-        return placed.compile_call[0], 0
-    found = {}
-    for order in itertools.islice(itertools.permutations(placed.devices), _MOST_ORDERS):
+    if bound.direct:
+        return bound.compile_call[0], 0
+    n_differing = {}
+    for order in itertools.islice(itertools.permutations(bound.devices), _MOST_ORDERS):
         try:
-            own = greedy(placed.bound, order)
+            affinity = greedy(bound.bound, order)
         except DeviceError:  # an op that none of them supports is not there
             continue
-        found[order] = sum(own[op] != placed.affinity[op] for op in own.ops)
-    order = min(found, key=found.__getitem__)
-    return f"HETERO:{','.join(order)}", found[order]
+        n_differing[order] = sum(affinity[op] != bound.affinity[op] for op in affinity.ops)
+    order = min(n_differing, key=n_differing.__getitem__)
+    return f"HETERO:{','.join(order)}", n_differing[order]

@@ -157,8 +157,8 @@ class NpuwPlan(Framed):
     @checked
     def difference(self, placement: PlacementLike) -> Difference:
         """Compare a placement under HETERO (before) with this plan (after)."""
-        placed, plan = resolve(self.bound, placement), (self.label, self.affinity, self.partition)
-        before = placed.label, placed.affinity, partition_of(placed)
+        other, plan = resolve(self.bound, placement), (self.label, self.affinity, self.partition)
+        before = other.label, other.affinity, partition_of(other)
         return compare_placements(self.bound.graph, before, plan)
 
     def lint(self) -> pd.DataFrame:
@@ -168,23 +168,23 @@ class NpuwPlan(Framed):
         """
         graph, home, together = self.bound.graph, self.partition.subgraph_of, "Put them together."
         crossing = {(graph.index_of[b.op], b.port): b for b in self.partition.boundaries}
-        found: list[Finding] = []
-        for made in (graph.ops[index].inputs[0] for index in graph.results):
-            last, name = graph.ops[made[0]], shorten(graph.ops[made[0]].name)
-            if made in crossing:
+        findings: list[Finding] = []
+        for source in (graph.ops[index].inputs[0] for index in graph.results):
+            last, name = graph.ops[source[0]], shorten(graph.ops[source[0]].name)
+            if source in crossing:
                 what = f"{name} makes an output. Other groups that read it get wrong numbers."
-                found.append(Finding("output-read", ERROR, (last.name,), what, together))
-            read = crossing.get(last.inputs[0]) if last.type == "Convert" else None
-            if read and home[last.name] in read.targets:
-                what = f"{name} converts {shorten(read.op)} to an output, which NPUW refuses apart."
-                found.append(Finding("convert-apart", ERROR, (last.name,), what, together))
+                findings.append(Finding("output-read", ERROR, (last.name,), what, together))
+            edge = crossing.get(last.inputs[0]) if last.type == "Convert" else None
+            if edge and home[last.name] in edge.targets:
+                what = f"{name} converts {shorten(edge.op)} to an output, which NPUW refuses apart."
+                findings.append(Finding("convert-apart", ERROR, (last.name,), what, together))
         types = (graph.ops[index].outputs[port].element_type for index, port in crossing)
         wide = [b.op for b, kind in zip(crossing.values(), types, strict=True) if kind == "f32"]
         if wide:
             what = "NPUW rounds these tensors to f16 between groups, unless NPUW_F16IC is NO."
             advice = "It is, in the properties that write(file) returns. Keep it."
-            found.append(Finding("f16-boundary", INFO, tuple(dict.fromkeys(wide)), what, advice))
-        return to_frame(found, priced=False)
+            findings.append(Finding("f16-boundary", INFO, tuple(dict.fromkeys(wide)), what, advice))
+        return to_frame(findings, priced=False)
 
     @checked
     def write(self, file: str | os.PathLike[str]) -> dict[str, str]:
@@ -222,19 +222,19 @@ class NpuwPlan(Framed):
         arrays = input_arrays(self.bound, inputs)
         groups = tuple(structs.replace(group, device=_HERE) for group in self.groups)
         with scratch_directory() as place:
-            given = replace(self, devices=(_HERE,), groups=groups).write(place / "plan.xml")
-            outputs, rows = _run(self.bound, given, arrays)
-        seen = grouped((row.node_name, row.subgraph) for row in rows)
+            properties = replace(self, devices=(_HERE,), groups=groups).write(place / "plan.xml")
+            outputs, rows = _run(self.bound, properties, arrays)
+        groups_of = grouped((row.node_name, row.subgraph) for row in rows)
         home = self.partition.subgraph_of
-        strays = [op for op, group in home.items() if group not in seen.get(op, [group])]
+        strays = [op for op, group in home.items() if group not in groups_of.get(op, [group])]
         if strays or {row.subgraph for row in rows} != set(range(len(self.groups))):
             raise CompileError(
                 f"NPUW did not obey {self.label}: it ran {names_at_hand(strays, 4) or 'its ops'} "
                 f"in other groups than the plan's {len(self.groups)}."
             )
         precision = lowest_precision(rows, self.bound.graph, [])
-        named = dict(zip(self.bound.output_names, outputs, strict=True))
-        agreement = compare_with_reference(self.bound, arrays, named, precision)
+        results = dict(zip(self.bound.output_names, outputs, strict=True))
+        agreement = compare_with_reference(self.bound, arrays, results, precision)
         return frame_of([asdict(output) for output in agreement])
 
 
@@ -280,13 +280,13 @@ def npuw(
             raise ArgumentError(unknown("NPUW never uses", device, order, "Devices"))
     arrays = input_arrays(bound, None)
     with scratch_directory() as place:
-        asked = {
+        properties = {
             "NPUW_DEVICES": _HERE,
             "NPUW_ONLINE_PIPELINE": pipeline,
             "NPUW_ONLINE_AVOID": ",".join(f"Op:{op}/{device}" for op, device in avoid.items()),
             "NPUW_ONLINE_DUMP_PLAN": str(place / "plan.xml"),
         }
-        _run(bound, asked, arrays)
+        _run(bound, properties, arrays)
         plan = read_npuw_plan(place / "plan.xml", bound, devices=order, core=core)
     if avoid and set(plan.affinity.devices) == {order[0]}:
         warn(f"The pipeline {pipeline} ignores avoid=.")
@@ -358,16 +358,16 @@ def _divided(graph: OpGraph) -> Iterator[Op]:
 
 
 def _faults(plan: NpuwPlan) -> Iterator[str]:
-    wanted = dict.fromkeys(op.name for op in _divided(plan.bound.graph))
-    named = Counter(op for group in plan.groups for op in group.ops)
-    found = {
-        "not in the model": named.keys() - wanted.keys(),
-        "in no group": wanted.keys() - named.keys(),
-        "in several groups": [op for op, n in named.items() if n > 1],
+    divisible = dict.fromkeys(op.name for op in _divided(plan.bound.graph))
+    counts = Counter(op for group in plan.groups for op in group.ops)
+    faults = {
+        "not in the model": counts.keys() - divisible.keys(),
+        "in no group": divisible.keys() - counts.keys(),
+        "in several groups": [op for op, n in counts.items() if n > 1],
     }
-    told = [f"{names_at_hand(sorted(ops), 4)} {what}" for what, ops in found.items() if ops]
-    if told:
-        yield "; ".join(told)
+    sentences = [f"{names_at_hand(sorted(ops), 4)} {what}" for what, ops in faults.items() if ops]
+    if sentences:
+        yield "; ".join(sentences)
     for group in plan.groups:
         if not group.ops or not group.device:
             yield f"group {group.index} {'avoids every device' if group.ops else 'is empty'}"
@@ -382,9 +382,9 @@ def _run(
     bound: BoundModel, properties: Mapping[str, str], arrays: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], tuple[counters.Counter, ...]]:
     """Compile and infer in a process of its own; return the outputs in order and the counters."""
-    asked = {**_USED, **properties, **COUNTED, PRECISION_HINT: "f32"}
+    settings = {**_USED, **properties, **COUNTED, PRECISION_HINT: "f32"}
     with PlacedRuns(resolve(bound, _HERE), arrays, _HERE, isolate=True) as runs:
-        return runs.infer(bound.model, "NPU", asked, arrays, ["NPUW"])
+        return runs.infer(bound.model, "NPU", settings, arrays, ["NPUW"])
 
 
 def data_of_plan(plan: NpuwPlan) -> GraphData:

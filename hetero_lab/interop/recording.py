@@ -54,7 +54,7 @@ def recordings() -> Path:
     target = cache_dir() / f"recordings-{file_digest(archive)[:12]}"
     if not target.is_dir():
         with Progress("unpacking the recordings", show=True):
-            keep_directory(target, lambda made: shutil.unpack_archive(archive, made, filter="data"))
+            keep_directory(target, lambda path: shutil.unpack_archive(archive, path, filter="data"))
     return target / "nvidia_h200"
 
 
@@ -100,10 +100,10 @@ def board_of_recording(
     graph, origin = reference.graph, recorded.notes[0]
     costs.check_graph(graph)
     able = {device: costs.supports(device) for device in costs.devices}
-    told = {op.name: {"times": origin} for op in graph.ops}
+    attributes = {op.name: {"times": origin} for op in graph.ops}
     heading = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
-    picture = BoardPicture(graph, costs.devices, costs.emulated, told, heading)
+    picture = BoardPicture(graph, costs.devices, costs.emulated, attributes, heading)
     state = TweakerState(graph, reference.affinity, able, costs)
     rows = zip(recorded.summary.to_dict("records"), recorded.rows, strict=True)
-    tried = [attempt_of(row, r.profile.affinity) for row, r in rows if r.profile is not None]
-    return state, picture, [replace(t, predicted=costs.predict(t.affinity)) for t in tried]
+    attempts = [attempt_of(row, r.profile.affinity) for row, r in rows if r.profile is not None]
+    return state, picture, [replace(t, predicted=costs.predict(t.affinity)) for t in attempts]

@@ -29,11 +29,11 @@ from hetero_lab.machine.demand import MAY_MISS
 from hetero_lab.measure.loads import Driven
 from hetero_lab.tables import write_text
 
-_MOST_LATENCIES = 1000  # of a way alone, in the file
-_LEAST = 1e-3  # of the rate alone
+_MOST_LATENCIES = 1000  # of a way alone, in the file: enough for a 99th percentile
+_LEAST = 1e-3  # of the rate alone, so that what another model adds is finite
 _ROUNDS = 20  # of the fixed point, which halves its error in each
-_EXHAUSTIVE = 5000  # assignments that are all scored
-_OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
+_EXHAUSTIVE = 5000  # assignments that are all scored: those of five models with five ways each
+_OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured: little
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -86,8 +86,8 @@ class KeptRates:
 
     def per_s(self, *keys: str) -> tuple[float, ...] | None:
         """Return the mean rates of ways that were driven together, in this order."""
-        kept = [r.per_s if r.keys == keys else r.per_s[::-1] for r in self._of(*keys)]
-        return tuple(map(fmean, zip(*kept, strict=True))) if kept else None
+        rates = [r.per_s if r.keys == keys else r.per_s[::-1] for r in self._of(*keys)]
+        return tuple(map(fmean, zip(*rates, strict=True))) if rates else None
 
     def latencies_us(self, key: str) -> list[float]:
         """Return the latencies of a way alone."""
@@ -121,7 +121,7 @@ class Alone:
     moves: bool = False
 
     @property
-    def wanted(self) -> float:
+    def demand(self) -> float:
         """What it wants of its rate."""
         return 1.0 if self.asked_per_s is None else min(1.0, self.asked_per_s / self.per_s)
 
@@ -139,16 +139,16 @@ class Alone:
 Pair = Callable[[str, str], "tuple[float, ...] | None"]
 
 
-def added(one: Alone, other: Alone, pair: Pair) -> tuple[float, float]:
+def interference(one: Alone, other: Alone, pair: Pair) -> tuple[float, float]:
     """Return what ``other`` adds to a request of ``one``, and how busy it was, both as shares.
 
     Without a measurement, two on a CPU share its cores, and two on another device take turns.
     """
-    known = pair(one.key, other.key)
-    if known is not None:
+    rates = pair(one.key, other.key)
+    if rates is not None:
         ours, others = (
             min(1.0, max(_LEAST, rate / each.per_s))
-            for rate, each in zip(known, (one, other), strict=True)
+            for rate, each in zip(rates, (one, other), strict=True)
         )
         return 1.0 / ours - 1.0, others
     if "CPU" in one.hardware & other.hardware:
@@ -158,47 +158,48 @@ def added(one: Alone, other: Alone, pair: Pair) -> tuple[float, float]:
     return _OTHER_HARDWARE, 1.0
 
 
-def together(used: Sequence[Alone], pair: Pair) -> np.ndarray:
+def together(models: Sequence[Alone], pair: Pair) -> np.ndarray:
     """Return the share of its rate alone that each model of a set could reach, shape ``[n]``."""
-    n = len(used)
+    n = len(models)
     adds, busy = np.zeros((n, n)), np.ones((n, n))
     for i, j in itertools.permutations(range(n), 2):
-        adds[i, j], busy[i, j] = added(used[i], used[j], pair)
-    wanted = np.array([one.wanted for one in used])
-    is_closed = np.array([one.asked_per_s is None for one in used])
-    moves = [one.moves for one in used]
+        adds[i, j], busy[i, j] = interference(models[i], models[j], pair)
+    demands = np.array([one.demand for one in models])
+    is_closed = np.array([one.asked_per_s is None for one in models])
+    moves = [one.moves for one in models]
     share = np.ones(n)
     for _ in range(_ROUNDS):
-        does = np.minimum(share, wanted)
-        pressed = adds * np.where(is_closed, 1.0, np.minimum(1.0, does / busy))
-        several = np.where(moves, np.sqrt((pressed**2).sum(axis=1)), pressed.sum(axis=1))
+        does = np.minimum(share, demands)
+        pressure = adds * np.where(is_closed, 1.0, np.minimum(1.0, does / busy))
+        several = np.where(moves, np.sqrt((pressure**2).sum(axis=1)), pressure.sum(axis=1))
         share = (share + 1.0 / (1.0 + several)) / 2.0
     return share
 
 
-def tails_us(used: Sequence[Alone], pair: Pair) -> np.ndarray:
+def tails_us(models: Sequence[Alone], pair: Pair) -> np.ndarray:
     """Return what the others add to the slowest hundredth of each model's requests, in µs, ``[n]``.
 
     A request meets another model with the probability that one of its requests is under way, and
     then all that it adds. So a model that is rarely busy is felt here, and hardly in the mean.
     """
-    n = len(used)
+    n = len(models)
     here = np.array([*itertools.product((0, 1), repeat=n - 1)], dtype=bool)  # of the others
-    found = np.zeros(n)
-    for i, one in enumerate(used):
-        others = [other for j, other in enumerate(used) if j != i]
-        adds = one.median_us * np.array([added(one, other, pair)[0] for other in others])
+    tails = np.zeros(n)
+    for i, one in enumerate(models):
+        others = [other for j, other in enumerate(models) if j != i]
+        adds = one.median_us * np.array([interference(one, other, pair)[0] for other in others])
         meets = [
-            1.0 if other.asked_per_s is None
+            1.0
+            if other.asked_per_s is None
             else min(1.0, other.asked_per_s * (one.median_us + other.median_us) / 1e6)
             for other in others
-        ]  # fmt: skip
+        ]
         probability = np.where(here, meets, 1.0 - np.array(meets)).prod(axis=1)
         total = (here * adds).sum(axis=1)
         order = np.argsort(total)
         at = np.searchsorted(probability[order].cumsum(), 1.0 - MAY_MISS)
-        found[i] = total[order[min(at, len(order) - 1)]]
-    return found
+        tails[i] = total[order[min(at, len(order) - 1)]]
+    return tails
 
 
 def search(
@@ -211,21 +212,21 @@ def search(
     """
     scores: dict[tuple[str, ...], float] = {}
 
-    def scored(ways: tuple[str, ...]) -> float:
+    def score_of(ways: tuple[str, ...]) -> float:
         if ways not in scores:
             scores[ways] = score(dict(zip(options, ways, strict=True)))
         return scores[ways]
 
     if math.prod(map(len, options.values())) <= _EXHAUSTIVE:
         for ways in itertools.product(*options.values()):
-            scored(ways)
+            score_of(ways)
     else:
         for rank in range(max(map(len, options.values()))):
             best, last = tuple(each[min(rank, len(each) - 1)] for each in options.values()), ()
             while best != last:
                 last = best
-                for place, own in enumerate(options.values()):
-                    tried = [(*best[:place], way, *best[place + 1 :]) for way in own]
-                    best = max([best, *tried], key=scored)  # the first one, of equals
+                for place, labels in enumerate(options.values()):
+                    neighbours = [(*best[:place], way, *best[place + 1 :]) for way in labels]
+                    best = max([best, *neighbours], key=score_of)  # the first one, of equals
     ranked = sorted(scores, key=lambda ways: scores[ways], reverse=True)[:most]
     return [dict(zip(options, ways, strict=True)) for ways in ranked]

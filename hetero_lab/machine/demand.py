@@ -152,14 +152,14 @@ class Goal:
     def cost(self, turn: Turn) -> float:
         """Return how far a turn is from the goal; lower is better."""
         if self.objective == DEADLINES:
-            used = [
+            parts = [
                 self.p99_us(name, turn[name]) / deadline_us + self.missed(name, turn[name])
                 for name, deadline_us in self.deadlines_us.items()
             ]
-            return min(max(used), 1.0 / _LEAST)
-        return 1.0 / self._gained([self.share(name, d.rate_per_s) for name, d in turn.items()])
+            return min(max(parts), 1.0 / _LEAST)
+        return 1.0 / self._gain([self.share(name, d.rate_per_s) for name, d in turn.items()])
 
-    def _gained(self, shares: Sequence[float]) -> float:
+    def _gain(self, shares: Sequence[float]) -> float:
         values = np.maximum(shares, _LEAST)
         return float(values.min() if self.objective == SHARE else values.mean())
 
@@ -172,10 +172,10 @@ class Goal:
         shares = [self.share(name, rate) for name, rate in could_per_s.items()]
         spare = 1e-3 * float(np.mean(np.minimum(shares, 10.0)))
         if self.objective == DEADLINES:
-            used = max(p99_us[name] / us for name, us in self.deadlines_us.items())
-            return used - spare / 1e3
+            part = max(p99_us[name] / us for name, us in self.deadlines_us.items())
+            return part - spare / 1e3
         served = [self.served(name, rate) for name, rate in could_per_s.items()]
-        return 1.0 / (self._gained(served) + spare)
+        return 1.0 / (self._gain(served) + spare)
 
 
 def holds(missed: float) -> bool:

@@ -60,7 +60,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         def compile_all(of_process: list[tuple[str, Way]]) -> None:
             for name, way in of_process:
                 try:
-                    self._compiled(name, way)
+                    self._compile_once(name, way)
                 except WorkerError as error:
                     failed[name, way.label] = str(error)
 
@@ -82,18 +82,18 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         """Drive models at the same time, each on a way; WorkerError, if one of them fails."""
         together = defaultdict[str, list[str]](list)
         for name, way in ways.items():
-            self._compiled(name, way)
+            self._compile_once(name, way)
             together[self._process_of[name]].append(name)
         starts_at = unix_now() + _START_S
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
-            own = tuple(loads[name] for name in names)
-            asked = partial(
-                Bench.drive, loads=own, starts_at=starts_at, seconds=seconds, check=check
+            own_loads = tuple(loads[name] for name in names)
+            request = partial(
+                Bench.drive, loads=own_loads, starts_at=starts_at, seconds=seconds, check=check
             )
-            patience_s = max(load.patience_s for load in own)
-            found = self._ask(process, asked, WARM_S + seconds + patience_s + _LATE_S)
-            return dict(zip(names, found, strict=True))
+            patience_s = max(load.patience_s for load in own_loads)
+            answers = self._ask(process, request, WARM_S + seconds + patience_s + _LATE_S)
+            return dict(zip(names, answers, strict=True))
 
         asking = [self._pool.submit(ask, *each) for each in together.items()]
         while wait(asking, _POLL_S).not_done:  # none is still busy when one has failed
@@ -101,7 +101,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         driven = {name: one for future in asking for name, one in future.result().items()}
         return {name: driven[name] for name in ways}
 
-    def _compiled(self, name: str, way: Way) -> None:
+    def _compile_once(self, name: str, way: Way) -> None:
         process = self._process_of[name]
         if way.key not in self._ready[process]:
             request = partial(Bench.compile, trial=way.trial)
@@ -139,20 +139,20 @@ def drive(
         for runner, load in zip(runners, loads, strict=True)
     ]
     windows = keep_busy(lanes, loads, window_at(starts_at), seconds)
-    found: list[Driven] = []
+    results: list[Driven] = []
     for runner, window in zip(runners, windows, strict=True):
         with inference_errors(runner.placed.label):
-            found.append(window.driven())
-    return tuple(found)
+            results.append(window.driven())
+    return tuple(results)
 
 
 def _lane(runner: Runner, *, check: bool) -> Lane:
     """Return another request of a runner; with ``check`` it compares outputs with the runner's."""
-    own = runner.another()
+    other = runner.another()
     if not check:
-        return Lane(own.infer)
+        return Lane(other.infer)
     expected = runner.outputs()
-    return Lane(own.infer, lambda: _differs(own.outputs(), expected))
+    return Lane(other.infer, lambda: _differs(other.outputs(), expected))
 
 
 def _differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:

@@ -120,8 +120,8 @@ def keep_busy(
 ) -> list[LoadWindow]:
     """Drive models at the same time, each by its lanes as its load says."""
     windows = [
-        LoadWindow(own, load, begins, begins + seconds)
-        for own, load in zip(lanes, loads, strict=True)
+        LoadWindow(group, load, begins, begins + seconds)
+        for group, load in zip(lanes, loads, strict=True)
     ]
     threads = [
         threading.Thread(target=window.serve, args=[lane], name="hetero_lab lane", daemon=True)

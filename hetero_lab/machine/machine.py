@@ -49,20 +49,22 @@ from hetero_lab.tables import make_directory, time_text
 if TYPE_CHECKING:
     import openvino as ov
 
+# The least seconds of a window, for some hundred inferences of a small model: of a way alone, of a
+# pair, of a set, and of a way by the clock of its demand.
 _ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.4, 0.3
 _PAIR_TIMES = 2  # one and the same pair differs by 9 % from time to time
-_MOST_TURN_S = 10.0
-_INFERENCES, _ARRIVALS = 20, 10  # of the slowest model in a window, at least
+_MOST_TURN_S = 10.0  # so that a set has its eight turns in some minutes, however slow a model
+_INFERENCES, _ARRIVALS = 20, 10  # of the slowest model in a window: one more is 5 or 10 %
 _DEADLINES = 4.0  # of the longest deadline in a window, for a queue to grow
-_LEAST_LATENCIES = 3
-_PAIRS_UNTIL = 0.55  # share of the budget at which no further pair is measured
-_MOST_WAYS = 5  # of a model, beside AUTO
-_HOPELESS = 0.03  # of the rate of the best way alone
-_MOST_SETS = 10
-_LOOKED = 0.4  # of the time that is left, before the final
-_BETWEEN_S = 0.15  # of a turn, beside its window
+_LEAST_LATENCIES = 3  # of a way alone, for its percentiles
+_PAIRS_UNTIL = 0.55  # share of the budget for ways alone and pairs; sets need about as much
+_MOST_WAYS = 5  # of a model, beside AUTO: two models then have 25 pairs
+_HOPELESS = 0.03  # of the rate of the best way alone: so slow a way helps no set
+_MOST_SETS = 10  # that are looked at; each further one leaves less time for the final
+_LOOKED = 0.4  # of the time that is left, for looks at all sets; the final has more turns
+_BETWEEN_S = 0.15  # of a turn, beside its window: until all have begun and are warm
 _LOAD = 0.3  # of the time after the pairs, at most, for growing rates
-_LOADS = (1.25, 1.5, 2.0, 3.0, 4.0)
+_LOADS = (1.25, 1.5, 2.0, 3.0, 4.0)  # times the rates; beyond, how much room is left is no question
 
 
 def machine(
@@ -198,41 +200,41 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
             self.left_out |= {f"{name}: {label}": why for label, why in without.items()}
         here = current_environment(self.devices, core)
         same = (here.openvino_version, here.host, here.n_cpus, here.devices, here.emulated)
-        self.kept = KeptRates(directory, repr((*same, processes, seed)))
+        self.rates = KeptRates(directory, repr((*same, processes, seed)))
         self.by_clock = dict[tuple[str, str], Driven]()
         self.loads = dict[float, Turn]()
         self.n_turns = 0
-        self._open = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         conditions = Conditions(seed=seed, workers=workers or Workers())
         session = Session({model.fingerprint: model for model in bound.values()}, conditions)
         process_of = {name: "" if processes else name for name in demands}
-        drives = Drives(process_of, self._open.enter_context(session).start, conditions.workers)
-        self.drives = self._open.enter_context(drives)
+        drives = Drives(process_of, self._stack.enter_context(session).start, conditions.workers)
+        self.drives = self._stack.enter_context(drives)
         bar = Progress("alone", show=progress, budget_s=watch.budget_s)
-        self.bar = self._open.enter_context(bar)
+        self.bar = self._stack.enter_context(bar)
 
     def __exit__(self, *error: Any) -> None:
-        self._open.__exit__(*error)
+        self._stack.__exit__(*error)
 
     def plan(self) -> MachinePlan:
         """Measure stage by stage; Ctrl-C ends that once all were driven alone."""
         self._check_memory()
         self.measure_alone()
-        used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
-        noise = replace(noise_here(used, self.core), absolute_us=0.0)  # costs are no times
+        devices = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
+        noise = replace(noise_here(devices, self.core), absolute_us=0.0)  # costs are no times
         race = Race(self.goal.cost, noise, self.turn)
         with UntilInterrupted() as until:
             self.measure_pairs()
             race.sets = self._sets()
             self.bar.step("sets")
             race.run(self._without_load)
-            self._measure_load(best_of(race.judged()))
+            self._measure_load(best_of(race.results()))
         race.sets = race.sets or self._sets()
         return MachinePlan(
             goal=self.goal,
             ways=self.ways,
-            alone=self.known,
-            sets=tuple(race.judged()),
+            alone=self.alone_by_way,
+            sets=tuple(race.results()),
             pairs=self._known_pairs(),
             loads=self.loads,
             left_out=self.left_out,
@@ -244,9 +246,9 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
     # -- alone --------------------------------------------------------------------------------
 
     def measure_alone(self) -> None:
-        asked = [(name, way) for name, ways in self.ways.items() for way in ways.values()]
+        jobs = [(name, way) for name, ways in self.ways.items() for way in ways.values()]
         self.bar.step("compile")
-        for (name, label), why in self.drives.compile(asked).items():
+        for (name, label), why in self.drives.compile(jobs).items():
             self._give_up(name, label, why)
         self.bar.step("alone")
         for name in self.ways:
@@ -267,8 +269,8 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
         """Measure its rate, and the latency of one request at a time."""
         loads = {way.key: self.demands[name].closed(way.key), way.one_key: Load(key=way.key)}
         for key, load in loads.items():
-            if not self.kept.n(key):
-                self.kept.keep([key], [self._alone(name, way, load)])
+            if not self.rates.n(key):
+                self.rates.keep([key], [self._alone(name, way, load)])
 
     def _alone(self, name: str, way: Way, load: Load) -> Driven:
         """Drive a way alone, for longer if its inferences are long."""
@@ -320,18 +322,18 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
 
     def _latency_us(self, way: Way, percentile: float = 50.0) -> float:
         """Return a percentile of the latencies of one request at a time."""
-        latencies_us = self.kept.latencies_us(way.one_key)
+        latencies_us = self.rates.latencies_us(way.one_key)
         return float(np.percentile(latencies_us, percentile)) if latencies_us else np.inf
 
     def _prune(self, name: str) -> None:
         """Keep the fastest ways of a model; one of hopeless rate helps no set."""
-        alone, ranked = self.alone[name], self._ranked(name)
+        alone, ranked = self.alone[name], self._by_rate(name)
         least = _HOPELESS * max(alone.values())
         good = [label for label in ranked if alone[label] >= least][:_MOST_WAYS]
         for label in {*ranked}.difference(good):
             del self.ways[name][label]
 
-    def _ranked(self, name: str) -> list[str]:
+    def _by_rate(self, name: str) -> list[str]:
         """Return the labels of a model's ways other than AUTO, those of the best rate first."""
         fixed = [label for label in self.ways[name] if not _is_auto(label)]
         return sorted(fixed, key=lambda label: -self.alone[name][label])
@@ -339,26 +341,26 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
     @property
     def alone(self) -> dict[str, dict[str, float]]:
         """Results per second of each model on each of its ways, driven alone."""
-        found: dict[str, dict[str, float]] = {}
+        by_model: dict[str, dict[str, float]] = {}
         for name, ways in self.ways.items():
-            rates = {label: self.kept.per_s(way.key) for label, way in ways.items()}
-            found[name] = {label: rate[0] for label, rate in rates.items() if rate}
-        return found
+            rates = {label: self.rates.per_s(way.key) for label, way in ways.items()}
+            by_model[name] = {label: rate[0] for label, rate in rates.items() if rate}
+        return by_model
 
     # -- pairs --------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[dict[str, Way]]:
         """Yield the pairs that are not known well, those of the best ways first."""
-        ranked = {name: [*enumerate(self._ranked(name))] for name in self.ways}
-        found = [
+        ranked = {name: [*enumerate(self._by_rate(name))] for name in self.ways}
+        pairs = [
             (i + j, {one: self.ways[one][first], other: self.ways[other][second]})
             for one, other in itertools.combinations(ranked, 2)
             for (i, first), (j, second) in itertools.product(ranked[one], ranked[other])
         ]
-        found.sort(key=lambda each: each[0])
+        pairs.sort(key=lambda each: each[0])
         for number in range(_PAIR_TIMES):
-            for _, ways in found:
-                if self.kept.n(*(way.key for way in ways.values())) <= number:
+            for _, ways in pairs:
+                if self.rates.n(*(way.key for way in ways.values())) <= number:
                     yield ways
 
     def measure_pairs(self) -> None:
@@ -374,28 +376,28 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
             try:
                 driven = self.drives.drive(ways, loads, seconds)
             except WorkerError as error:
-                named = " beside ".join(f"{name}: {way.label}" for name, way in ways.items())
-                self.left_out[named] = str(error)
+                pair = " beside ".join(f"{name}: {way.label}" for name, way in ways.items())
+                self.left_out[pair] = str(error)
                 continue
-            self.kept.keep([way.key for way in ways.values()], [*driven.values()])
+            self.rates.keep([way.key for way in ways.values()], [*driven.values()])
 
     def _known_pairs(self) -> dict[tuple[str, str, str, str], tuple[float, float]]:
         return {
             (one, first, other, second): (rates[0], rates[1])
             for one, other in itertools.permutations(self.ways, 2)
             for first, second in itertools.product(self.ways[one], self.ways[other])
-            if (rates := self.kept.per_s(self.ways[one][first].key, self.ways[other][second].key))
+            if (rates := self.rates.per_s(self.ways[one][first].key, self.ways[other][second].key))
         }
 
     # -- sets ---------------------------------------------------------------------------------
 
-    def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
+    def _predict(self, assignment: Mapping[str, str]) -> dict[str, float]:
         """Return the share of its rate alone, on its way, that each model could reach."""
-        shares = together(self._alone_of(chosen), self.kept.per_s)
-        return dict(zip(chosen, shares.tolist(), strict=True))
+        shares = together(self._alone_of(assignment), self.rates.per_s)
+        return dict(zip(assignment, shares.tolist(), strict=True))
 
-    def _alone_of(self, chosen: Mapping[str, str]) -> list[Alone]:
-        return [self.known[name][label] for name, label in chosen.items()]
+    def _alone_of(self, assignment: Mapping[str, str]) -> list[Alone]:
+        return [self.alone_by_way[name][label] for name, label in assignment.items()]
 
     def _sets(self) -> list[Together]:
         """Return the sets to measure: each on its own best, all on AUTO, then by what is foretold.
@@ -406,20 +408,20 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
             name: [label for label in ways if not _is_auto(label)] or list(ways)
             for name, ways in self.ways.items()
         }
-        own, auto = dict[str, str](), dict[str, str]()
+        best, auto = dict[str, str](), dict[str, str]()
         for name, labels in options.items():
             single = [label for label in labels if label in self.devices] or labels
-            own[name] = max(single, key=lambda label: self.alone[name][label])
+            best[name] = max(single, key=lambda label: self.alone[name][label])
             auto[name] = next(filter(_is_auto, self.ways[name]), "")
-        asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
-        asked += [(_named(one), one) for one in search(options, self._score, _MOST_SETS)]
+        candidates = [(OWN_BEST, best)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
+        candidates += [(_set_label(one), one) for one in search(options, self._score, _MOST_SETS)]
         sets, over = list[Together](), dict[str, str]()
-        for label, chosen in asked:
-            if excess := self._over_limit(chosen):
+        for label, assignment in candidates:
+            if excess := self._over_limit(assignment):
                 over[label] = excess
-            elif all(chosen != one.chosen for one in sets):
-                predicted = {} if chosen == auto else self._predicted(chosen)
-                sets.append(Together(label, chosen, predicted))
+            elif all(assignment != one.chosen for one in sets):
+                predicted = {} if assignment == auto else self._predict(assignment)
+                sets.append(Together(label, assignment, predicted))
         if not sets:
             label, why = next(iter(over.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
@@ -437,38 +439,36 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
         needed_s = max(_INFERENCES * slowest_s, _ARRIVALS * period_s, _DEADLINES * longest_s)
         return float(np.clip(needed_s, _TURN_S, _MOST_TURN_S))
 
-    def _score(self, chosen: Mapping[str, str]) -> float:
+    def _score(self, assignment: Mapping[str, str]) -> float:
         """Return how good a set is foretold to be; those that memory does not hold come last."""
-        if self._over_limit(chosen):
+        if self._over_limit(assignment):
             return -np.inf
-        p99_us = self.foretold_p99_us(chosen) if self.objective == DEADLINES else {}
-        return -self.goal.foretold(self._could(chosen), p99_us)
+        p99_us = self.foretold_p99_us(assignment) if self.objective == DEADLINES else {}
+        return -self.goal.foretold(self._could(assignment), p99_us)
 
-    def _could(self, chosen: Mapping[str, str]) -> dict[str, float]:
+    def _could(self, assignment: Mapping[str, str]) -> dict[str, float]:
         """Return the rate that each model of a set could reach."""
-        shares = self._predicted(chosen)
-        return {
-            name: shares[name] * self.known[name][label].per_s for name, label in chosen.items()
-        }
+        shares, alone = self._predict(assignment), self._alone_of(assignment)
+        return {n: shares[n] * one.per_s for n, one in zip(assignment, alone, strict=True)}
 
-    def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
+    def foretold_p99_us(self, assignment: Mapping[str, str]) -> dict[str, float]:
         """Foretell the 99th percentile of the latency of each model of a set."""
-        could, alone = self._could(chosen), self._alone_of(chosen)
-        tails = tails_us(alone, self.kept.per_s).tolist()
+        could, alone = self._could(assignment), self._alone_of(assignment)
+        tails = tails_us(alone, self.rates.per_s).tolist()
         return {
             name: one.foretold_p99_us(could[name], tail_us)
-            for name, one, tail_us in zip(chosen, alone, tails, strict=True)
+            for name, one, tail_us in zip(assignment, alone, tails, strict=True)
         }
 
     @cached_property
-    def known(self) -> dict[str, dict[str, Alone]]:
+    def alone_by_way(self) -> dict[str, dict[str, Alone]]:
         """How each model is on each of its ways, once all were driven alone."""
-        found: dict[str, dict[str, Alone]] = {}
+        by_model: dict[str, dict[str, Alone]] = {}
         for name, rates in self.alone.items():
-            found[name] = {}
+            by_model[name] = {}
             for label, per_s in rates.items():
                 way, driven = self.ways[name][label], self.by_clock.get((name, label))
-                found[name][label] = Alone(
+                by_model[name][label] = Alone(
                     way.key,
                     per_s,
                     self._latency_us(way),
@@ -479,7 +479,7 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
                     way.hardware(),
                     way.has_few_threads,
                 )
-        return found
+        return by_model
 
     @cached_property
     def goal(self) -> Goal:
@@ -487,17 +487,17 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
         best = {name: max(rates.values()) for name, rates in self.alone.items()}
         return Goal(self.objective, self.demands, best)
 
-    def _over_limit(self, chosen: Mapping[str, str]) -> str:
+    def _over_limit(self, assignment: Mapping[str, str]) -> str:
         """Say which devices would hold more of all models than they may; empty if none would."""
         if not self.limits:
             return ""
-        return excess_text(self.devices, self._held_by(chosen), self.limits)
+        return excess_text(self.devices, self._total_bytes(assignment), self.limits)
 
-    def _held_by(self, chosen: Mapping[str, str]) -> np.ndarray:
-        return np.sum([self._held[name, label] for name, label in chosen.items()], axis=0)
+    def _total_bytes(self, assignment: Mapping[str, str]) -> np.ndarray:
+        return np.sum([self._bytes_of[name, label] for name, label in assignment.items()], axis=0)
 
     @cached_property
-    def _held(self) -> dict[tuple[str, str], np.ndarray]:
+    def _bytes_of(self) -> dict[tuple[str, str], np.ndarray]:
         return {
             (name, label): held_bytes(way.placed.graph, way.placed.placement, self.devices)
             for name, ways in self.ways.items()
@@ -507,14 +507,14 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
     def _check_memory(self) -> None:
         """Raise PlanError before anything is measured, if no set keeps to the memory limits."""
 
-        def excess(chosen: Mapping[str, str]) -> float:
-            return sum(excess_bytes(self._held_by(chosen), self.limits).values())
+        def excess(assignment: Mapping[str, str]) -> float:
+            return sum(excess_bytes(self._total_bytes(assignment), self.limits).values())
 
         if self.limits:
             options = {name: list(ways) for name, ways in self.ways.items()}
-            least = search(options, lambda chosen: -excess(chosen), 1)[0]
+            least = search(options, lambda assignment: -excess(assignment), 1)[0]
             if why := self._over_limit(least):
-                raise PlanError(f"No set keeps to memory_limit=. {_named(least)}: {why}.")
+                raise PlanError(f"No set keeps to memory_limit=. {_set_label(least)}: {why}.")
 
     def turn(self, one: Together, scale: float = 1.0) -> Turn:
         """Drive a set as its demands say, their rates times ``scale``."""
@@ -573,5 +573,5 @@ def _is_auto(label: str) -> bool:
     return label.startswith("AUTO")
 
 
-def _named(chosen: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}: {label}" for name, label in chosen.items())
+def _set_label(assignment: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {label}" for name, label in assignment.items())

@@ -89,9 +89,9 @@ class MachinePlan(Result):
     @property
     def emulated(self) -> dict[str, str]:
         """The emulated devices of its ways, and the device that really runs each."""
-        placed = [way.placed for ways in self.ways.values() for way in ways.values()]
-        known = {name: e.base for p in placed for name, e in emulated_devices(p.core).items()}
-        return {d: known[d] for p in placed for d in p.placement.devices if d in known}
+        placements = [way.placed for ways in self.ways.values() for way in ways.values()]
+        bases = {name: e.base for p in placements for name, e in emulated_devices(p.core).items()}
+        return {d: bases[d] for p in placements for d in p.placement.devices if d in bases}
 
     @property
     def reference(self) -> Together:
@@ -112,13 +112,13 @@ class MachinePlan(Result):
         for name, way in self.chosen.chosen.items():
             row: dict[str, object] = {"model": name, "way": way}
             row["alone_per_s"] = self.goal.alone_per_s[name]
-            row |= self._fared(self.chosen, name)
-            row["predicted_share"] = self._predicted(self.chosen, name)
+            row |= self._columns_of(self.chosen, name)
+            row["predicted_share"] = self._prediction(self.chosen, name)
             for prefix, label in (("own_best", OWN_BEST), ("auto", ALL_AUTO)):
                 if (other := sets.get(label)) is not None:
                     row[f"{prefix}_way"] = other.chosen[name]
-                    fared = self._fared(other, name)
-                    row |= {f"{prefix}_{n}": fared[n] for n in ("share", "p99_us", "missed")}
+                    columns = self._columns_of(other, name)
+                    row |= {f"{prefix}_{n}": columns[n] for n in ("share", "p99_us", "missed")}
             rows.append(row)
         return frame_of(rows)
 
@@ -132,7 +132,7 @@ class MachinePlan(Result):
         """
         rows = []
         for one in self.sets:
-            found = ratio_of(one, self.reference, self.goal.cost, self.noise)
+            ratio = ratio_of(one, self.reference, self.goal.cost, self.noise)
             shares = [*self._shares(one).values()]
             rows.append(
                 {
@@ -141,9 +141,9 @@ class MachinePlan(Result):
                     "judgement": one.judgement,
                     "least_share": min(shares, default=math.nan),
                     "mean_share": float(np.mean(shares)) if shares else math.nan,
-                    "ratio": found.middle if found else math.nan,
-                    "ratio_ci95_low": found.low if found else math.nan,
-                    "ratio_ci95_high": found.high if found else math.nan,
+                    "ratio": ratio.middle if ratio else math.nan,
+                    "ratio_ci95_low": ratio.low if ratio else math.nan,
+                    "ratio_ci95_high": ratio.high if ratio else math.nan,
                     "n_turns": len(one.seen),
                 }
             )
@@ -219,7 +219,7 @@ class MachinePlan(Result):
     def verdict(self) -> str:
         """The answer, then its reasons."""
         if not self.chosen.seen:
-            ended = " Ctrl-C ended it early." * self.interrupted
+            ended = " Ctrl-C ended it early." if self.interrupted else ""
             return f"Nothing was measured together.{ended} {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
@@ -244,16 +244,16 @@ class MachinePlan(Result):
             hold = {1: "The deadline holds", 2: "Both deadlines hold"}.get(
                 n, f"All {number(n)} deadlines hold"
             )
-            said = _misses(self.goal.late(self.chosen.pooled)) or hold
+            answer = _misses(self.goal.late(self.chosen.pooled)) or hold
         elif self.goal.objective == SHARE:
             name, share = self._least(self.chosen)
             is_closed = self.goal.demands[name].rate_per_s is None
             of = "what it gets alone" if is_closed else "its rate"
-            said = f"{name} gets least, {share:.0%} of {of}"
+            answer = f"{name} gets least, {share:.0%} of {of}"
         else:
             mean = np.mean([*self._shares(self.chosen).values()])
-            said = f"The models get {mean:.0%} on average of what they want"
-        return f"{said}: {where}.{self._without()}"
+            answer = f"The models get {mean:.0%} on average of what they want"
+        return f"{answer}: {where}.{self._without()}"
 
     def _without(self) -> str:
         """Say what happens with each model on its own best device."""
@@ -270,14 +270,14 @@ class MachinePlan(Result):
 
     def _ratio_sentences(self) -> list[str]:
         sentences: list[str] = []
-        found = ratio_of(self.reference, self.chosen, self.goal.cost, self.noise)
-        if found is not None and self.reference is not self.chosen:
+        ratio = ratio_of(self.reference, self.chosen, self.goal.cost, self.noise)
+        if ratio is not None and self.reference is not self.chosen:
             what = {
                 SHARE: "The least share is {} times as large",
                 DEADLINES: "The tightest deadline has {} times as much room",
             }.get(self.goal.objective, "The mean share is {} times as large")
             sentences.append(
-                f"{what.format(f'{found.middle:.2f}')} (95 %: {found.low:.2f} to {found.high:.2f})."
+                f"{what.format(f'{ratio.middle:.2f}')} (95 %: {ratio.low:.2f} to {ratio.high:.2f})."
             )
         for judgement, begins in (
             (ALIKE, f"As good, within {AS_FAST:.0%}"),
@@ -306,29 +306,29 @@ class MachinePlan(Result):
     def _least(self, one: Together) -> tuple[str, float]:
         return min(self._shares(one).items(), key=lambda item: item[1])
 
-    def _predicted(self, one: Together, name: str) -> float:
+    def _prediction(self, one: Together, name: str) -> float:
         if not one.predicted:
             return math.nan
         return self.goal.served(
             name, one.predicted[name] * self.alone[name][one.chosen[name]].per_s
         )
 
-    def _fared(self, one: Together, name: str) -> dict[str, float]:
+    def _columns_of(self, one: Together, name: str) -> dict[str, float]:
         """Return how a model fared in a set, as columns."""
-        columns = ("rate_per_s", "share", "share_ci95_low", "share_ci95_high", "median_us",
-                   "p99_us", "missed")  # fmt: skip
+        shares = ("share", "share_ci95_low", "share_ci95_high")
+        columns = ("rate_per_s", *shares, "median_us", "p99_us", "missed")
         if not one.seen:
             return dict.fromkeys(columns, math.nan)
-        fared, half = one.pooled[name], math.nan
+        driven, half = one.pooled[name], math.nan
         if len(one.seen) > 1:
             from scipy import stats
 
-            shares = [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
-            half = float(stats.sem(shares) * stats.t.ppf(0.975, len(shares) - 1))
+            turns = [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
+            half = float(stats.sem(turns) * stats.t.ppf(0.975, len(turns) - 1))
         share = self._shares(one)[name]
-        median_us = float(np.median(fared.latencies_us)) if fared.latencies_us else math.nan
-        found = (fared.rate_per_s, share, share - half, share + half, median_us)
-        values = (*found, self.goal.p99_us(name, fared), self.goal.missed(name, fared))
+        median_us = float(np.median(driven.latencies_us)) if driven.latencies_us else math.nan
+        figures = (driven.rate_per_s, share, share - half, share + half, median_us)
+        values = (*figures, self.goal.p99_us(name, driven), self.goal.missed(name, driven))
         return dict(zip(columns, values, strict=True))
 
     def __repr__(self) -> str:
@@ -353,17 +353,17 @@ def _write_for_server(
     from hetero_lab.deploy import machine_file
     from hetero_lab.interop.nearest_recipe import recipe_for
 
-    configs, lost = list[dict[str, Any]](), list[str]()
+    configs, losses = list[dict[str, Any]](), list[str]()
     for name, way in ways.items():
-        placed = way.placed
-        remarks, brace, config = recipe_for(placed, "ovms").partition("{")
-        (known,) = json.loads(brace + config)["model_config_list"]
-        own = {"name": name, "base_path": f"/models/{name}", "nireq": models[name]["requests"]}
-        configs.append({"config": {**known["config"], **own}})
-        lost += [f"{name}: {remark[3:]}" for remark in remarks.splitlines()[:-1]]
-        emulated = [d for d in emulated_devices(placed.core) if d in placed.devices]
-        lost += [f"{name}: {device} is emulated, and not there." for device in emulated]
-    for loss in lost:
+        bound = way.placed
+        remarks, brace, config = recipe_for(bound, "ovms").partition("{")
+        (recipe,) = json.loads(brace + config)["model_config_list"]
+        entry = {"name": name, "base_path": f"/models/{name}", "nireq": models[name]["requests"]}
+        configs.append({"config": {**recipe["config"], **entry}})
+        losses += [f"{name}: {remark[3:]}" for remark in remarks.splitlines()[:-1]]
+        emulated = [d for d in emulated_devices(bound.core) if d in bound.devices]
+        losses += [f"{name}: {device} is emulated, and not there." for device in emulated]
+    for loss in losses:
         warn(f"OpenVINO Model Server cannot run the plan as it is. {loss}")
     command = [
         "docker run --rm -p 9000:9000",
@@ -372,5 +372,5 @@ def _write_for_server(
         "openvino/model_server --config_path /config.json --port 9000",
     ]
     write_json(target / machine_file.SERVER_FILE, {"model_config_list": configs})
-    note = [" \\\n    ".join(command), "", *lost, "All models are in one process there.", ""]
+    note = [" \\\n    ".join(command), "", *losses, "All models are in one process there.", ""]
     write_text(target / machine_file.SERVER_NOTE, "\n".join(note))

@@ -16,9 +16,9 @@ from hetero_lab.progress import Stopwatch
 from hetero_lab.results.evidence import BEST, UNDECIDED, judge_candidates
 
 NOT_MEASURED = "not measured"
-LOOKS = 2  # turns of each set before the final
+LOOKS = 2  # turns of each set before the final; a single one may be disturbed
 FINALISTS = 3  # beside the reference
-LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
+LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final; fewer give no narrow interval
 _PRECISION = 0.015  # half the width of the interval of a ratio
 
 
@@ -49,11 +49,11 @@ class Together:
         every = {name: [turn[name] for turn in self.seen] for name in self.chosen if self.seen}
         return {
             name: Driven(
-                rate_per_s=float(np.median([one.rate_per_s for one in own])),
-                latencies_us=tuple(us for one in own for us in one.latencies_us),
-                n_due=sum(one.n_due for one in own),
+                rate_per_s=float(np.median([one.rate_per_s for one in turns])),
+                latencies_us=tuple(us for one in turns for us in one.latencies_us),
+                n_due=sum(one.n_due for one in turns),
             )
-            for name, own in every.items()
+            for name, turns in every.items()
         }
 
 
@@ -78,8 +78,8 @@ class Race:
                     self._measure(index, "looks")
         if not self._running:
             raise MeasurementError(f"No set of ways runs. {self.sets[0].why}")
-        looked = [i for i in self._running if i > 0 and self.sets[i].looks]
-        best = sorted(looked, key=lambda i: self._level(self.sets[i].looks))[:FINALISTS]
+        candidates = [i for i in self._running if i > 0 and self.sets[i].looks]
+        best = sorted(candidates, key=lambda i: self._level(self.sets[i].looks))[:FINALISTS]
         for number in range(_MOST_TURNS):
             for index in (0, *best):
                 if watch.is_over:
@@ -88,22 +88,22 @@ class Race:
             if number + 1 >= LEAST_TURNS and all(map(self._is_precise, best)):
                 return
 
-    def judged(self) -> list[Together]:
+    def results(self) -> list[Together]:
         """Return the sets, each with a judgement; those without a final are undecided."""
         final = [i for i in self._running if self.sets[i].turns]
         levels = {i: self._level(self.sets[i].turns) for i in final}
-        found = judge_candidates(
+        findings = judge_candidates(
             levels,
             lambda i, j: ratio_of(self.sets[i], self.sets[j], self.cost, self.noise),
             preferred=[0],
         )
-        looked = [i for i in self._running if self.sets[i].looks]
-        if not found and looked:  # the budget ended before a final
-            least = min(looked, key=lambda i: self._level(self.sets[i].looks))
-            found = {0 if 0 in looked else least: BEST}
-        found = dict.fromkeys(looked, UNDECIDED) | found
+        candidates = [i for i in self._running if self.sets[i].looks]
+        if not findings and candidates:  # the budget ended before a final
+            least = min(candidates, key=lambda i: self._level(self.sets[i].looks))
+            findings = {0 if 0 in candidates else least: BEST}
+        findings = dict.fromkeys(candidates, UNDECIDED) | findings
         return [
-            replace(one, judgement=found.get(i, NOT_MEASURED)) for i, one in enumerate(self.sets)
+            replace(one, judgement=findings.get(i, NOT_MEASURED)) for i, one in enumerate(self.sets)
         ]
 
     @property

@@ -91,11 +91,11 @@ def _serve(*names: str) -> int:
     starts_at, seconds = json.loads(sys.stdin.readline(_LONGEST_LINE))
     windows = keep_busy(lanes, loads, window_at(starts_at), seconds)
     deadlines = [machine["models"][name]["deadline_ms"] for name in names]
-    print(json.dumps([*map(_fared, windows, deadlines)]), file=answers, flush=True)
+    print(json.dumps([*map(_cells, windows, deadlines)]), file=answers, flush=True)
     return 0
 
 
-def _fared(window: LoadWindow, deadline_ms: float | None) -> list[str]:
+def _cells(window: LoadWindow, deadline_ms: float | None) -> list[str]:
     driven, load = window.driven(), window.load
     median_us = np.median(driven.latencies_us) if driven.latencies_us else math.nan
     ms = [f"{us / 1e3:.3g}" for us in (median_us, driven.p99_us(load.patience_s))]
@@ -115,7 +115,7 @@ def run(seconds: float = 10.0) -> list[list[str]]:
     command, pipe = [sys.executable, str(HERE / "run_machine.py"), "--serve"], subprocess.PIPE
     begin = partial(subprocess.Popen, stdin=pipe, stdout=pipe, encoding="utf-8")
     children: list[Any] = [begin([*command, *group]) for group in groups]
-    fared: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     try:
         for child in children:
             child.stdout.readline(_LONGEST_LINE)  # it is ready, or died
@@ -125,15 +125,15 @@ def run(seconds: float = 10.0) -> list[list[str]]:
                 print(begins, file=child.stdin, flush=True)
         for child, group in zip(children, groups, strict=True):
             try:
-                said = child.communicate(timeout=seconds + patient_s + _LATE_S)[0]
-                fared |= zip(group, json.loads(said), strict=True)
+                answer = child.communicate(timeout=seconds + patient_s + _LATE_S)[0]
+                rows |= zip(group, json.loads(answer), strict=True)
             except (subprocess.TimeoutExpired, ValueError):
                 why = "it hangs" if child.poll() is None else f"exit code {child.returncode}"
-                fared |= {name: ["failed", "", "", "", why] for name in group}
+                rows |= {name: ["failed", "", "", "", why] for name in group}
     finally:
         for child in children:
             child.kill()
-    return [[*_HEADING], *([name, models[name]["way"], *fared[name]] for name in models)]
+    return [[*_HEADING], *([name, models[name]["way"], *rows[name]] for name in models)]
 
 
 def main(*arguments: str) -> int:

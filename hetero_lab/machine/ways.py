@@ -16,6 +16,7 @@ from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.results.records import Trial
 from hetero_lab.runtime.executors import check_placed
+from hetero_lab.terminal import count_of
 
 _FEW = 3 / 8  # of the cores: 6 of 16
 _ROOM = 0.6  # of the cores, up to which threads find free ones
@@ -51,37 +52,37 @@ class Way:
     def hardware(self) -> frozenset[str]:
         """Return the devices that its work lands on; an emulated one is its base."""
         specs = emulated_devices(self.placed.core)
-        named = (d.partition("(")[0] for d in self.placed.placement.devices)
-        return frozenset(specs[d].base if d in specs else d for d in named)
+        names = (d.partition("(")[0] for d in self.placed.placement.devices)
+        return frozenset(specs[d].base if d in specs else d for d in names)
 
 
 def ways_of(
     name: str, demand: Demand, bound: BoundModel, devices: Sequence[str]
 ) -> tuple[dict[str, Way], dict[str, str]]:
     """Return the ways of a model by label, single devices first, and why others are left out."""
-    found: dict[str, Way] = {}
+    ways: dict[str, Way] = {}
     left_out: dict[str, str] = {}
-    for label, what in _offered(demand, bound, devices):
+    for label, what in _offers(demand, bound, devices):
         try:
             placement = resolve(bound, what).placement
-            placed = resolve(bound, replace(placement, label=label))
-            check_placed(placed)
+            bound_placement = resolve(bound, replace(placement, label=label))
+            check_placed(bound_placement)
         except HeteroLabError as error:
             left_out[label] = str(error)
             continue
-        if label in found:  # of two placements
-            label = f"{label} ({len(found) + 1})"
+        if label in ways:  # of two placements
+            label = f"{label} ({len(ways) + 1})"
         # Two models of one file are one variant, so that what was measured of it is kept.
-        trial = trial_of(placed, label, bound.fingerprint, requests=demand.requests)
-        if trial.key not in {way.key for way in found.values()}:
-            found[label] = Way(label, placed, trial)
-    if not found:
+        trial = trial_of(bound_placement, label, bound.fingerprint, requests=demand.requests)
+        if trial.key not in {way.key for way in ways.values()}:
+            ways[label] = Way(label, bound_placement, trial)
+    if not ways:
         reasons = "; ".join(f"{label}: {why}" for label, why in left_out.items())
         raise DeviceError(f"{shorten(name)} runs nowhere here. {reasons}".strip())
-    return found, left_out
+    return ways, left_out
 
 
-def _offered(
+def _offers(
     demand: Demand, bound: BoundModel, devices: Sequence[str]
 ) -> Iterable[tuple[str, PlacementLike]]:
     if demand.ways is not None:
@@ -95,8 +96,8 @@ def _offered(
         if device == "CPU":
             placement = resolve(bound, device).placement
             for label, properties in _variations(demand.requests, alone=len(devices) < 2):
-                varied = replace(placement, device_properties={device: properties})
-                yield f"{device} · {label}", varied
+                variation = replace(placement, device_properties={device: properties})
+                yield f"{device} · {label}", variation
     if len(devices) > 1:
         yield f"AUTO:{','.join(devices)}", f"AUTO:{','.join(devices)}"
         if demand.requests > 1:
@@ -112,7 +113,7 @@ def _variations(requests: int, *, alone: bool) -> Iterable[tuple[str, dict[str, 
         counts.append(n_cores - _LEFT)
     for count in counts:
         # Pinned threads of two processes sit on the same cores.
-        own = {"INFERENCE_NUM_THREADS": count, "ENABLE_CPU_PINNING": False}
-        yield f"{count} thread{'s' * (count > 1)}", own
+        properties = {"INFERENCE_NUM_THREADS": count, "ENABLE_CPU_PINNING": False}
+        yield count_of(count, "thread"), properties
     if requests > 1:
         yield f"{requests} streams", {"NUM_STREAMS": requests}

@@ -39,15 +39,15 @@ from hetero_lab.deploy.contract import (
     write_contract,
 )
 from hetero_lab.deploy.deployed_run import ObservedRun, observe
-from hetero_lab.deploy.freeze import ONE_CORE, freeze_placed, promised, reference_for
+from hetero_lab.deploy.freeze import ONE_CORE, freeze_placed, latency_promise, reference_for
 from hetero_lab.deploy.verification import (
     OK,
     UNDECIDED,
     UNKNOWN,
     ContractPart,
     Verification,
-    judged,
-    judged_latency,
+    latency_status,
+    verification_of,
 )
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
@@ -115,7 +115,7 @@ def sign(directory, data):
 
 def judge(directory, seen, **changes):
     contract = msgspec.structs.replace(read_contract(directory), **changes)
-    return judged(directory, contract, read_stored(directory), [seen], (OK, ""))
+    return verification_of(directory, contract, read_stored(directory), [seen], (OK, ""))
 
 
 def test_what_is_untouched_is_kept(promising):
@@ -215,7 +215,7 @@ def timed(worse, n=1, foreign_cpus=0.0):
 
 
 def latency(runs, then: LatencyPromise | str | None = PROMISE, tolerance=None, hardware=""):
-    return judged_latency(then, runs, tolerance, hardware)
+    return latency_status(then, runs, tolerance, hardware)
 
 
 OTHER = {"hardware": "CPUs: 2 → 4"}
@@ -279,11 +279,11 @@ NOISE = Noise(0.002, 0.0, 12)
 
 
 def test_what_varies_too_much_is_promised_with_a_warning(tmp_path):
-    promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.0, tmp_path)
+    promise = latency_promise(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.0, tmp_path)
     assert isinstance(promise, LatencyPromise)
     assert (promise.drift, promise.tolerance) == (DRIFT, 0.1)
     with pytest.warns(HeteroLabWarning, match="too much for a tolerance of 10%"):
-        promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.06, tmp_path)
+        promise = latency_promise(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.06, tmp_path)
     assert isinstance(promise, LatencyPromise)
     assert promise.drift == 0.06
 

@@ -73,7 +73,7 @@ def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
     file.write_text("\n".join([*first[1][:2], '{"keys": [', ""]))
     with inquiry_on(demands, store=tmp_path) as cut:
         ways = [way for own in cut.ways.values() for way in own.values()]
-    assert sum(cut.kept.n(way.key) for way in ways) == 1
+    assert sum(cut.rates.n(way.key) for way in ways) == 1
 
 
 @pytest.mark.parametrize("processes", [None, 1])
@@ -147,7 +147,7 @@ def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
 def test_a_way_that_is_kept_without_latencies_takes_for_ever():
     with inquiry_on({"m": hl.Demand("digits_inception", ways=["CPU"])}) as inquiry:
         way = inquiry.ways["m"]["CPU"]
-        inquiry.kept.keep([way.one_key], [Driven(rate_per_s=9.0, latencies_us=())])
+        inquiry.rates.keep([way.one_key], [Driven(rate_per_s=9.0, latencies_us=())])
         assert inquiry._latency_us(way) == np.inf
 
 

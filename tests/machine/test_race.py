@@ -37,7 +37,7 @@ def race_of(*costs: Sequence[float]) -> Race:
 def run(race: Race, budget_s: float | None = None) -> tuple[list[int], list[str]]:
     """Return how many turns of the final each set had, and what became of it."""
     race.run(Stopwatch.start(budget_s))
-    return [len(one.turns) for one in race.sets], [one.judgement for one in race.judged()]
+    return [len(one.turns) for one in race.sets], [one.judgement for one in race.results()]
 
 
 def wavering(level: float, looks: float | None = None) -> list[float]:
@@ -114,10 +114,10 @@ def test_without_time_there_is_a_look_at_the_reference_alone():
 def test_what_compiles_differ_by_decides_between_sets():
     race = race_of(wavering(1.0), wavering(0.97))
     run(race)
-    assert [one.judgement for one in race.judged()] == ["slower", "best"]
-    assert best_of(race.judged()).label == "set 1"
+    assert [one.judgement for one in race.results()] == ["slower", "best"]
+    assert best_of(race.results()).label == "set 1"
     race.noise = Noise(0.05, 0.0, 12)
-    assert [one.judgement for one in race.judged()] == ["best", "undecided"]
+    assert [one.judgement for one in race.results()] == ["best", "undecided"]
 
 
 @pytest.mark.parametrize("in_turn", [1, 2])
@@ -134,5 +134,5 @@ def test_a_reference_that_crashed_is_never_the_best(in_turn):
     race.turn = crashing
     race.run(Stopwatch.start(None))
     race.sets = [replace(one, turns=()) for one in race.sets]  # as if the budget had ended there
-    assert race.judged()[0].judgement == "not measured"
-    assert best_of(race.judged()).label == "set 2"
+    assert race.results()[0].judgement == "not measured"
+    assert best_of(race.results()).label == "set 2"

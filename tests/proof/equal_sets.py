@@ -49,7 +49,7 @@ def main() -> None:
             race = Race(inquiry.goal.cost, noise, inquiry.turn)
             race.sets = [Together("one", chosen, {}), Together("other", chosen, {})]
             race.run(Stopwatch.start(RACE_S))
-            one, two = race.judged()
+            one, two = race.results()
             apart = two.judgement in (FASTER, SLOWER) or "best" not in one.judgement
             alarms += apart
             n = len(two.turns)

@@ -261,12 +261,12 @@ def foretold_and_seen(
     ) as inquiry:  # fmt: skip
         inquiry.measure_alone()
         foretold = inquiry.foretold_p99_us(chosen)
-        shares = inquiry._predicted(chosen)
+        shares = inquiry._predict(chosen)
         turns = tuple(inquiry.turn(Together("", chosen, {})) for _ in range(3))
         together = Together("", chosen, {}, turns=turns).pooled
         told = {}
         for name, demand in demands.items():
-            seen, alone = together[name], inquiry.known[name][chosen[name]]
+            seen, alone = together[name], inquiry.alone_by_way[name][chosen[name]]
             deadline_us = 1e3 * demand.deadline_ms
             told[name] = {
                 "foretold": foretold[name] / deadline_us,

@@ -12,7 +12,7 @@ import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.deploy.contract import LatencyPromise
 from hetero_lab.deploy.deployed_run import ObservedRun
-from hetero_lab.deploy.freeze import promised
+from hetero_lab.deploy.freeze import latency_promise
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
 from hetero_lab.measure.session import Session
@@ -112,7 +112,7 @@ def test_an_aa_run_on_the_command_line(core, capsys):
 def test_a_deployment_is_compared_by_the_noise_of_its_devices(tmp_path):
     run = ObservedRun(turns_us=[[9000.0] * 3] * 3, reference_us=[[10_000.0] * 3] * 3)
     for noise, decided in ((Noise(0.002, 0.0, 12), True), (Noise(0.2, 0.0, 12), False)):
-        promise = promised([run] * 4, ("CPU", {}), 10.0, noise, 0.0, tmp_path)
+        promise = latency_promise([run] * 4, ("CPU", {}), 10.0, noise, 0.0, tmp_path)
         assert isinstance(promise, LatencyPromise)
         assert promise.ratio == pytest.approx(0.9)
         assert (promise.ratio_ci95_high < 1.0) == decided
