@@ -22,7 +22,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import POLICY, Placement, PlacementLike
-from hetero_lab.planning.simplify import FEW, Simplified, simplified
+from hetero_lab.planning.simplify import FEW, Simplified, simplify_graph
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def lint(
     if isinstance(placement, Placement):
         found += empty_devices(placement, priced=costs is not None)
     if partition.wiring and partition.n_subgraphs > FEW:
-        few = simplified(bound.graph, affinity, supported, costs=costs)
+        few = simplify_graph(bound.graph, affinity, supported, costs=costs)
         n_errors = sum(finding.severity == ERROR for finding in found)
         found.insert(n_errors, subgraphs_finding(few, affinity, costs))
     return to_frame(found, priced=costs is not None)

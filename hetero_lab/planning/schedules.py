@@ -265,8 +265,8 @@ def _spans_ns(
             return spans
         step = min(running.values())
         clock += step if len(running) == 1 else round(step * contention)
-        running = {index: left - step for index, left in running.items()}
-        for index in sorted(index for index, left in running.items() if not left):
+        running = {index: rest - step for index, rest in running.items()}
+        for index in sorted(index for index, rest in running.items() if not rest):
             del running[index]
             spans[index] = spans[index][0], clock
             free.add(where[index])
@@ -303,8 +303,8 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
     latency = plan_graph(graph, costs, budget_s=budget_s / 2, keep=True)
     starts = [(baseline.label, baseline.affinity) for baseline in latency.baselines]
     starts.append(("latency plan", latency.affinity))
-    found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
-    ranked = sorted(found, key=lambda one: one[0].makespan_us)
+    candidates = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
+    ranked = sorted(candidates, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
     objective = costs.objective
     numbered = [(label, objective.device_numbers(start)) for _, label, start in ranked[:_STARTS]]
@@ -322,7 +322,7 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         best, method, affinity = alone[0], f"{alone[1]}, as no split is surely faster", alone[2]
     baselines = tuple(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
-        for one, label, where in found
+        for one, label, where in candidates
     )
     return SchedulePlan(
         affinity,
@@ -369,7 +369,7 @@ class _Climb:
         """Yield schedule and devices of a placement and of each better one that moves lead to."""
         if self.is_over:
             return
-        best, partition = self._simulated(devices)
+        best, partition = self._simulate(devices)
         is_better = True
         while is_better:
             yield best, devices
@@ -377,10 +377,10 @@ class _Climb:
             for units, device in self._moves(devices, best, partition):
                 if self.is_over:
                     return
-                moved = self._moved(devices, units, device)
-                schedule, cut = self._simulated(moved)
+                moved = self._after_move(devices, units, device)
+                schedule, split = self._simulate(moved)
                 if is_better := schedule.makespan_us < best.makespan_us:
-                    best, partition, devices = schedule, cut, moved
+                    best, partition, devices = schedule, split, moved
                     break
 
     def kick(self, best: Schedule, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:
@@ -392,13 +392,13 @@ class _Climb:
                 return
             size = rng.randint(2, max(3, n_units // 2))
             near = self.pairwise.around(rng.randrange(n_units), size)
-            kicked = self._moved(devices, near, rng.randrange(n_devices))
+            kicked = self._after_move(devices, near, rng.randrange(n_devices))
             for schedule, moved in self.run(kicked):
                 if schedule.makespan_us < best.makespan_us:
                     best, devices = schedule, moved
                     yield best, devices
 
-    def _moved(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
+    def _after_move(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
         """Return the devices of all nodes after units have moved, where that is allowed."""
         moved = devices.copy()
         for unit in units:
@@ -406,7 +406,7 @@ class _Climb:
                 moved[self.nodes[unit]] = device
         return moved
 
-    def _simulated(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
+    def _simulate(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
         self.left -= 1
         affinity = self.costs.objective.affinity(devices)
         partition = predict_overlapping(self.costs.graph, affinity)
@@ -440,15 +440,15 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     part is a branch, which may fork in turn.
     """
     n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
-    own = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
+    bits = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
     near = [0] * n
-    for unit, up, down in zip(unit_of, *related(pairwise.objective.graph, own), strict=True):
+    for unit, up, down in zip(unit_of, *related(pairwise.objective.graph, bits), strict=True):
         if unit >= 0:
             near[unit] |= up | down
     linked: dict[int, list[int]] = {unit: [] for unit in range(n)}
     for unit, other in pairwise.links:
         linked[unit].append(other)
-    found: list[tuple[int, ...]] = []
+    branches: list[tuple[int, ...]] = []
     parts = [tuple(range(n))]
     for part in parts:  # grows as branches are found
         everything = sum(1 << unit for unit in part)
@@ -458,6 +458,6 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
                 if other in loose:
                     loose.merge(unit, other)
         inside = [tuple(sorted(subset)) for subset in loose.subsets()]
-        found += inside
+        branches += inside
         parts += [branch for branch in inside if 1 < len(branch) < len(part)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(branches))
