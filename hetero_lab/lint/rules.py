@@ -288,14 +288,14 @@ def copy_only(context: LintContext) -> Iterator[Draft]:
 
 
 def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
-    placeable, found, queue = set(graph.placeable), set(), list(nodes)
+    placeable, users, queue = set(graph.placeable), set(), list(nodes)
     while queue:
         for use in graph.consumers[queue.pop()]:
             if use.index in placeable:
-                found.add(use.index)
+                users.add(use.index)
             else:
                 queue.append(use.index)
-    return tuple(sorted(found))
+    return tuple(sorted(users))
 
 
 def _has_op(context: LintContext, node: int) -> Gone:

@@ -141,7 +141,7 @@ class Plan(Framed):
         low, high = self.interval_us
         what = "time between two requests" if self.objective == THROUGHPUT else "latency"
         sure = f" (90 %: {time_text(low)} to {time_text(high)})" if high < math.inf else ""
-        where = placed(self.affinity, self.n_subgraphs)
+        where = placing_text(self.affinity, self.n_subgraphs)
         return f"{where}: predicted {what} {time_text(self.predicted_us)}{sure}."
 
     def _sentences(self) -> list[str]:
@@ -159,7 +159,7 @@ class Plan(Framed):
         return plan_frame([(*row, 0.0) for row in rows], self.baselines)
 
 
-def placed(affinity: Affinity, n_subgraphs: int) -> str:
+def placing_text(affinity: Affinity, n_subgraphs: int) -> str:
     """Say what a plan places where: ``Place 62 ops on ACC, 22 ops on CPU, in 11 subgraphs``."""
     counts = ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in affinity.counts().items())
     return f"Place {counts}, in {count_of(n_subgraphs, 'subgraph')}"

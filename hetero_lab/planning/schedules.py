@@ -36,7 +36,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph, grouped, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
-from hetero_lab.planning.planner import Baseline, check_budget, placed, plan_frame, plan_graph
+from hetero_lab.planning.planner import Baseline, check_budget, placing_text, plan_frame, plan_graph
 from hetero_lab.planning.problem import Pairwise
 from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
@@ -175,8 +175,8 @@ class SchedulePlan(Framed):
         )
 
     def _answer(self) -> str:
-        where = placed(self.affinity, self.n_subgraphs)
-        how = ", side by side" * (self.n_subgraphs > 1)
+        where = placing_text(self.affinity, self.n_subgraphs)
+        how = ", side by side" if self.n_subgraphs > 1 else ""
         return f"{where}{how}: predicted latency {time_text(self.predicted_us)}."
 
     def _sentences(self) -> list[str]:

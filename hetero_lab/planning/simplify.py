@@ -337,7 +337,7 @@ class _Change:
 
 
 class _Changes:
-    """Trials of changes; ``found`` has their outcomes by choice, the placement itself first."""
+    """Trials of changes; ``outcomes`` has theirs by choice, the placement itself first."""
 
     def __init__(self, division: Division, work: np.ndarray, most_moved: float):
         self.division, self.work, self.most_moved = division, work, most_moved

@@ -64,8 +64,8 @@ def read_ctc(scores: np.ndarray, characters: tuple[str, ...]) -> str:
     space.
     """
     best = scores[0].argmax(axis=1)
-    kept = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]
-    return "".join(characters[i - 1] if i <= len(characters) else " " for i in kept)
+    labels = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]
+    return "".join(characters[i - 1] if i <= len(characters) else " " for i in labels)
 
 
 def _text(rng: random.Random) -> str:

@@ -89,18 +89,18 @@ def read_picture(
     is not a picture, is broken or is too large; ArgumentError if ``mean`` or ``scale`` has three
     values for one channel.
     """
-    given = max(len(how.mean), len(how.scale))
-    if given > into.n_channels:
+    n_values = max(len(how.mean), len(how.scale))
+    if n_values > into.n_channels:
         raise ArgumentError(
-            f"mean= or scale= has {given} values, but the input {shorten(into.name)} has one "
+            f"mean= or scale= has {n_values} values, but the input {shorten(into.name)} has one "
             "channel: give one."
         )
-    return prepared(_opened(path), into, how)
+    return prepared(_open(path), into, how)
 
 
 def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.ndarray:
     """Return a decoded picture as values of the input's shape and element type."""
-    fitted = _fitted(image.convert("L" if into.n_channels == 1 else "RGB"), into, how.fit)
+    fitted = _fit(image.convert("L" if into.n_channels == 1 else "RGB"), into, how.fit)
     pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
@@ -113,7 +113,7 @@ def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.n
     return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
 
 
-def _fitted(image: Image.Image, into: PictureInput, fit: str) -> Image.Image:
+def _fit(image: Image.Image, into: PictureInput, fit: str) -> Image.Image:
     width, box = into.width, None
     if fit == "line":  # one that is wider than the input is squeezed, as PP-OCR does it
         width = min(width, max(1, math.ceil(into.height * image.width / image.height)))
@@ -127,11 +127,11 @@ def _fitted(image: Image.Image, into: PictureInput, fit: str) -> Image.Image:
     return image.resize((width, into.height), _FILTERS[fit], box)
 
 
-def _middle(whole: int, kept: int, scale: float) -> tuple[float, float]:
-    """Return where the middle of a side begins and ends that is ``kept`` long after scaling."""
+def _middle(whole: int, side: int, scale: float) -> tuple[float, float]:
+    """Return where the middle of a side begins and ends that is ``side`` long after scaling."""
     resized = round(whole * scale)
-    begin = (resized - kept) // 2
-    return begin * whole / resized, (begin + kept) * whole / resized
+    begin = (resized - side) // 2
+    return begin * whole / resized, (begin + side) * whole / resized
 
 
 _FILTERS = {
@@ -142,7 +142,7 @@ _FILTERS = {
 }
 
 
-def _opened(path: str | os.PathLike[str]) -> Image.Image:
+def _open(path: str | os.PathLike[str]) -> Image.Image:
     """Return a decoded picture, upright, of 8 bits a channel."""
     name = shorten(os.fspath(path))
     if not os.path.isfile(path):
