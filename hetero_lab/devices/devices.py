@@ -52,13 +52,11 @@ FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
     "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
 )
-_COLUMNS = [
-    "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
-]  # fmt: skip
+_COLUMNS = ["device", "available", "full_name", "type", "capabilities", "emulated_on", "problem"]
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SEE_WHY = "Run `hetero-lab doctor` to see why."
 _MANY = 1000  # nodes; fewer are queried in a second or two
-_SUPPORT_CACHE_SIZE = 256
+_SUPPORT_CACHE_SIZE = 256  # answers: one a model, device and set of properties
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -26,7 +26,7 @@ from hetero_lab.tables import make_directory
 
 _READY = "ready"  # a file in an environment that is whole; its time is that of the last use
 _N_BYTES = 10**9  # that must be free to make one: its files, and pip's copies of the wheels
-_INSTALL_S = 1800.0
+_INSTALL_S = 1800.0  # half an hour: pip may have to download wheels on a slow line
 _PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check")
 _FULL = ("No space left on device", "Disk quota exceeded")
 

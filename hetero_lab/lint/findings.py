@@ -37,7 +37,7 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
 
 _RANK = {ERROR: 0, WARNING: 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
-_LEAST, _MOST = 8, 200
+_LEAST, _MOST = 8, 200  # remedies tried in a large and in a small model
 
 
 def most_remedies(n_nodes: int) -> int:
@@ -185,7 +185,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
 CHOICE = "a choice: a neighbour's device can run these ops"
 CYCLE = "a cycle: HETERO cuts connected ops of one device"
 TOGETHER = "not apart: all neighbours are on the same device"
-_MOST_TYPES = 4
+_MOST_TYPES = 4  # of ops in a sentence
 
 
 def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Finding]:

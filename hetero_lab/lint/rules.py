@@ -83,7 +83,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             gone=context.merged(nodes),
             weight=options[0][0],
             must_save=True,
-        )  # fmt: skip
+        )
 
 
 PING_PONG = "ping-pong"

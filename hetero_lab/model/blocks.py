@@ -404,4 +404,4 @@ def _spans(blocks: list[int]) -> str:
     """Write blocks in words: ``block 3``, ``blocks 3-5, 9``."""
     runs = np.split(blocks, np.flatnonzero(np.diff(blocks) > 1) + 1)
     spans = ", ".join(block_range(int(run[0]), int(run[-1])) for run in runs)
-    return f"block{'s' * (len(blocks) > 1)} {spans}"
+    return f"{'block' if len(blocks) == 1 else 'blocks'} {spans}"

@@ -26,10 +26,11 @@ _OUTPUT = "logits"
 _NOTES = "hetero_lab"
 _CONTEXT = [_NOTES, "context_tokens"]
 _DIRECTORY = [_NOTES, "directory"]
-TOKENIZER_FILES = (
-    "openvino_detokenizer.bin", "openvino_detokenizer.xml", "openvino_tokenizer.bin",
-    "openvino_tokenizer.xml",
-)  # fmt: skip
+TOKENIZER_FILES = tuple(
+    f"openvino_{name}.{ending}"
+    for name in ("detokenizer", "tokenizer")
+    for ending in ("bin", "xml")
+)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from hetero_lab.costs.objective import LATENCY
 from hetero_lab.placement.memory_limits import Pools
 from hetero_lab.planning.problem import Costing, Pairwise, Problem
 
-_MOST_CHOICES = 600_000
-_MOST_CELLS = 24_000_000
+_MOST_CHOICES = 600_000  # 12 units on three devices have 531,441
+_MOST_CELLS = 24_000_000  # choices × units, which lie in memory at once
 _MOST_RUNS = 12_000  # placements by runs that are compared
 _MOST_STAGES = 2_000_000  # units of all placements by stages that are compared
-_BEST = 8
+_BEST = 8  # to start from: a repair of each takes its part of the time
 
 
 def small_enough(pairwise: Pairwise) -> bool:

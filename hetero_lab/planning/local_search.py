@@ -21,7 +21,7 @@ from hetero_lab.planning.problem import Costing, Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans
-_MOST_KICKS = 40
+_MOST_KICKS = 40  # of a small problem; _KICK_WORK allows a large one fewer
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
 Move = tuple[list[int], int]  # units, and the device they go to

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from hetero_lab.placement.affinity import Affinity
 
 _MOST_MOVES = 1000  # simulated in all
-_MOVES_OF_A_UNIT = 30
-_MOST_KICKS = 100
-_STARTS = 2
-_MOST_CONTENTION = 16.0
+_MOVES_OF_A_UNIT = 30  # simulated for each unit: a small model ends before _MOST_MOVES
+_MOST_KICKS = 100  # moves or time usually end it before
+_STARTS = 2  # to climb from: the moves are shared by all
+_MOST_CONTENTION = 16.0  # the end of the search: slower than any devices side by side
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,16 @@ Outputs: TypeAlias = Mapping[str, np.ndarray]
 Example: TypeAlias = tuple[Inputs, Any]
 Correct: TypeAlias = Callable[[Outputs, Any], bool]
 
-N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
-N_FILES = 600
-N_FACES = 100
-PICTURE, PATCH = 128, 48
+N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200  # each is drawn when it is read
+N_FILES = 600  # before those of types that the network does not know are left out
+N_FACES = 100  # the first of scikit-image's patches; the others show no face
+PICTURE, PATCH = 128, 48  # pixels: the side of the network's input, and of the face in it
 # MediaPipe's graphs for this network accept faces from this score on.
 LEAST_SCORE = 0.75
 
 # As magika 1.0.3 has it in models/standard_v3_3/config.min.json.
 N_BEGIN = N_END = 1024
-BLOCK = 4096
-PADDING = 256
+BLOCK, PADDING = 4096, 256  # bytes read at either end; the value where a file has no more
 N_LEAST = 8  # magika recognises shorter files without the network
 
 # Extensions that nearly always mean one type, and magika's name of that type: often the same.

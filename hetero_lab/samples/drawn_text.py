@@ -24,8 +24,8 @@ must well back through years where much your way down should because long each j
 those too mr how little good world make very year
 """
 WORDS = tuple(_WORDS.split())
-PAGE_SIZE = (448, 600)
-PAGE_ANGLES = (0, 90, 180, 270)
+PAGE_SIZE = (448, 600)  # pixels, upright: 3 to 4, about as a sheet of paper
+PAGE_ANGLES = (0, 90, 180, 270)  # degrees, in the order of the classes
 
 
 def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:

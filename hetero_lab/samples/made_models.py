@@ -23,24 +23,25 @@ import numpy as np
 from hetero_lab.errors import SampleError, shorten
 from hetero_lab.samples import onnx_wire
 
-SEED = 2014
-GAIN = 1.2
-BIAS_LIMIT = 0.05
+SEED = 2014  # GoogLeNet's year; another one makes another file than the manifest's SHA-256
+GAIN = 1.2  # times He's deviation: activations keep their size through all layers
+BIAS_LIMIT = 0.05  # biases lie between minus this and this: small beside activations
 _GOOGLENET_INPUT = "data_0"
+# Field numbers in the protobuf format of ONNX: of a model, then of a graph.
 _MODEL_IR_VERSION, _MODEL_GRAPH = 1, 7
-_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12
+_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12  # of a graph
 
 INPUT, OUTPUT, SIZE, N_CLASSES = "image", "logits", 224, 1000
 STRIDED_BLOCKS = {1, 3, 5, 11}
-N_BLOCKS = 16
-NORM_EPSILON = 1e-3
-OPSET = 9
+N_BLOCKS = 16  # of EfficientNet-B0
+NORM_EPSILON = 1e-3  # as in TensorFlow's EfficientNet, which the weights come from
+OPSET = 9  # of ONNX: has all ops that the network needs
 Shape: TypeAlias = tuple[int, ...]
 
 GGUF_MODEL = "openvino_model.xml"
 _CONTEXT = b"llama.context_length"
 _UINT32 = 4  # the type of a value in GGUF
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 20  # of a GGUF file: its metadata begins here, before the weights
 
 
 # -- GoogLeNet ----------------------------------------------------------------------------------
