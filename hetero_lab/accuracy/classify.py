@@ -23,7 +23,7 @@ from hetero_lab.result import Result
 from hetero_lab.results import profile_report
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.executors import Execution, open_runner, read_counted
+from hetero_lab.runtime.executors import open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import (
     DTYPES,
@@ -191,7 +191,7 @@ def classify(
     labels = _labels(known) if known in sample_names() else None
     rows: tuple[Counter, ...] = ()
     if counters:
-        rows = read_counted(open_runner(placed, [pixels], Execution(), counters=True))
+        rows = read_counted(open_runner(placed, [pixels], counters=True))
     return Classification(
         model=bound.graph.name,
         placement=placed.label,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,9 +16,8 @@ from hetero_lab.devices.core import BoundModel, bases_of, emulated_devices, scra
 from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, ModelError, last_line, names_at_hand
-from hetero_lab.measure.bench import read_arrays, write_arrays
-from hetero_lab.measure.requests import InferFile, SetUp
-from hetero_lab.measure.worker_process import WorkerError, WorkerProcess, Workers
+from hetero_lab.measure.bench import Bench, read_arrays, write_arrays
+from hetero_lab.measure.worker_process import SetUp, WorkerError, WorkerProcess, Workers
 from hetero_lab.model.extension_ops import unknown_op
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import op_graph, save
@@ -170,12 +170,12 @@ class PlacedRuns(ExitStack):
         self, device: str, pieces: Sequence[Collection[str]], values: Tensors
     ) -> list[dict[TensorKey, np.ndarray]]:
         """Return the tensors of pieces that run side by side; CompileError if these are refused."""
-        cut = cut_pieces(self.bound, pieces, values)
-        self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
-        arrays, own = [values[key] for key in cut.inputs], self.bound_placement.properties[device]
-        outputs, _ = self.infer(cut.model, device, own, arrays, [device])
+        model, inputs, keys = cut_pieces(self.bound, pieces, values)
+        self.before_compile(model, [(device, frozenset(piece)) for piece in pieces])
+        arrays, own = [values[key] for key in inputs], self.bound_placement.properties[device]
+        outputs, _ = self.infer(model, device, own, arrays, [device])
         tensors: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
-        for (number, key), array in zip(cut.outputs, outputs, strict=True):
+        for (number, key), array in zip(keys, outputs, strict=True):
             tensors[number][key] = array
         return tensors
 
@@ -226,7 +226,8 @@ class PlacedRuns(ExitStack):
         save(model, path)
         write_arrays(inputs, arrays)
         began_s, left_s = self.watch.elapsed_s, self.watch.left_s  # the start of a worker counts
-        request = InferFile(
+        request = partial(
+            Bench.infer_file,
             path=str(path),
             target=target,
             properties=dict(properties),

@@ -101,7 +101,7 @@ class WrongSetSearch:
         if any((device, names) == (other.device, other.ops) for other in self.sets):
             return
         values = self.expected.values
-        piece = cut_pieces(self.runs.bound, [names], values)
+        model, inputs, outputs = cut_pieces(self.runs.bound, [names], values)
         self.sets.append(
             WrongSet(
                 device=device,
@@ -109,9 +109,9 @@ class WrongSetSearch:
                 error=trial.error,
                 damage=trial.damage,
                 minimal=minimal,
-                model=piece.model,
-                inputs=tuple(values[key] for key in piece.inputs),
-                makers=tuple(op for _, (op, _) in piece.outputs),
+                model=model,
+                inputs=tuple(values[key] for key in inputs),
+                makers=tuple(op for _, (op, _) in outputs),
                 untried=self.expected.ordered(untried),
                 refusal=trial.refusal,
             )

@@ -38,12 +38,11 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.interrupts import deferred
-from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import BenchPool, SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
-from hetero_lab.measure.worker_process import WorkerProcess, Workers
+from hetero_lab.measure.worker_process import SetUp, WorkerProcess, Workers
 from hetero_lab.processes import FORK_SERVER
 from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import Environment, current_environment, noise_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from hetero_lab.costs.cost_model import CostModel, MeasuredBytes
 from hetero_lab.costs.design import placed
 from hetero_lab.devices.core import BoundModel, bases_of, bind
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
-from hetero_lab.measure.requests import MeasureMemory
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.model.blocks import block_range, find_blocks
@@ -140,7 +141,8 @@ def _asked(
 ) -> dict[str, tuple[int, int]]:
     """Measure in a process of its own."""
     assert costs.scenario is not None
-    request = MeasureMemory(
+    request = partial(
+        Bench.measure_memory,
         variant=_VARIANT,
         parts=parts,
         device=device,

@@ -6,21 +6,21 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.clock import unix_now
 from hetero_lab.machine.load_loop import WARM_S, Lane, keep_busy, window_at
+from hetero_lab.measure.bench import AnyBench, Bench, limit_s
 from hetero_lab.measure.loads import Driven, Load
-from hetero_lab.measure.requests import Compile, Drive, Request
-from hetero_lab.measure.worker_process import WorkerError, Workers, compiles_at_once, limit_s
+from hetero_lab.measure.worker_process import Request, WorkerError, Workers, compiles_at_once
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.executors import Runner
 
 if TYPE_CHECKING:
     from hetero_lab.machine.ways import Way
-    from hetero_lab.measure.bench import AnyBench
 
 _START_S = 0.03  # until all processes have read the request
 _POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
@@ -88,7 +88,9 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
             own = tuple(loads[name] for name in names)
-            asked = Drive(loads=own, starts_at=starts_at, seconds=seconds, check=check)
+            asked = partial(
+                Bench.drive, loads=own, starts_at=starts_at, seconds=seconds, check=check
+            )
             patience_s = max(load.patience_s for load in own)
             found = self._ask(process, asked, WARM_S + seconds + patience_s + _LATE_S)
             return dict(zip(names, found, strict=True))
@@ -102,7 +104,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
     def _compiled(self, name: str, way: Way) -> None:
         process = self._process_of[name]
         if way.key not in self._ready[process]:
-            request = Compile(trial=way.trial)
+            request = partial(Bench.compile, trial=way.trial)
             self._ask(process, request, limit_s(self._workers, request))
             self._ready[process].add(way.key)
 
@@ -123,13 +125,20 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
 # -- in the processes ---------------------------------------------------------------------------
 
 
-def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
-    """Carry out a :class:`~hetero_lab.measure.requests.Drive`, one runner a load."""
+def drive(
+    runners: Sequence[Runner],
+    loads: Sequence[Load],
+    starts_at: float,
+    seconds: float,
+    *,
+    check: bool,
+) -> tuple[Driven, ...]:
+    """Do as :meth:`.bench.Bench.drive`, one runner a load."""
     lanes = [
-        [_lane(runner, check=asked.check) for _ in range(load.requests)]
-        for runner, load in zip(runners, asked.loads, strict=True)
+        [_lane(runner, check=check) for _ in range(load.requests)]
+        for runner, load in zip(runners, loads, strict=True)
     ]
-    windows = keep_busy(lanes, asked.loads, window_at(asked.starts_at), asked.seconds)
+    windows = keep_busy(lanes, loads, window_at(starts_at), seconds)
     found: list[Driven] = []
     for runner, window in zip(runners, windows, strict=True):
         with inference_errors(runner.placed.label):

@@ -15,7 +15,7 @@ from hetero_lab.measure.worker_process import available_cores
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.results.records import Trial
-from hetero_lab.runtime.executors import Execution
+from hetero_lab.runtime.executors import check_placed
 
 _FEW = 3 / 8  # of the cores: 6 of 16
 _ROOM = 0.6  # of the cores, up to which threads find free ones
@@ -59,21 +59,20 @@ def ways_of(
     name: str, demand: Demand, bound: BoundModel, devices: Sequence[str]
 ) -> tuple[dict[str, Way], dict[str, str]]:
     """Return the ways of a model by label, single devices first, and why others are left out."""
-    execution = Execution(requests=demand.requests)
     found: dict[str, Way] = {}
     left_out: dict[str, str] = {}
     for label, what in _offered(demand, bound, devices):
         try:
             placement = resolve(bound, what).placement
             placed = resolve(bound, replace(placement, label=label))
-            execution.check(placed)
+            check_placed(placed)
         except HeteroLabError as error:
             left_out[label] = str(error)
             continue
         if label in found:  # of two placements
             label = f"{label} ({len(found) + 1})"
         # Two models of one file are one variant, so that what was measured of it is kept.
-        trial = trial_of(placed, label, bound.fingerprint, execution)
+        trial = trial_of(placed, label, bound.fingerprint, requests=demand.requests)
         if trial.key not in {way.key for way in found.values()}:
             found[label] = Way(label, placed, trial)
     if not found:

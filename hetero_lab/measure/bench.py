@@ -1,14 +1,15 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker_process`, in a worker process. Its requests
-and answers are structs: passed on as they are here, as JSON there. To follow a measurement, read
-its methods; the process around them changes nothing.
+A bench works in this process or, behind :mod:`.worker_process`, in a worker process. A request is
+a call of one of its methods: made as it is here, sent as JSON there, where the types of the
+arguments and of the answer are those of the method. To follow a measurement, read the methods; the
+process around them changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,11 +21,18 @@ from hetero_lab.devices.core import BoundModel, bind, emulated_devices, register
 from hetero_lab.devices.devices import peak_bytes, reset_peak
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.lookup import annex
-from hetero_lab.measure import requests
-from hetero_lab.measure.requests import Answer, Request, SetUp
+from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.stopping import FULL, WARM_UP_INFERENCES
-from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
+from hetero_lab.measure.worker_process import (
+    Answer,
+    Request,
+    SetUp,
+    WorkerProcess,
+    Workers,
+    as_worker_errors,
+)
 from hetero_lab.model.extension_ops import core_with_ops
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import save
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.records import (
@@ -37,7 +45,8 @@ from hetero_lab.results.records import (
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import (
-    Execution,
+    DISCARDED_PER_TURN,
+    TIMED_PER_TURN,
     Runner,
     expected_outputs,
     infer_once,
@@ -70,8 +79,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.warnings: list[str] = []  # of the last answer
-        # How each is run, and the seconds of its first inference.
-        self._compiled: dict[str, tuple[Runner, Execution, float]] = {}
+        # Each with its trial and the seconds of its first inference.
+        self._compiled: dict[str, tuple[Runner, Trial, float]] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
 
     @classmethod
@@ -88,18 +97,12 @@ class Bench:
         """Carry out a request in this process, where nothing can end it after ``timeout_s``."""
         del timeout_s
         with as_worker_errors(self.warnings):
-            return self.answer(request)
+            return request(self)
 
-    def answer(self, request: Request[Any]) -> Any:
-        """Carry out a request; return its answer."""
-        if isinstance(request, SetUp):
-            raise RuntimeError("a worker is set up once")
-        return _METHODS[type(request)](self, request)
-
-    def _compile(self, asked: requests.Compile) -> Compiled:
-        trial = asked.trial
+    def compile(self, trial: Trial, compare: bool = False) -> Compiled:
+        """Compile a trial and infer once; with ``compare``, compare outputs with the reference."""
         reset_peak()
-        self._let_go(trial.key)
+        self.release(trial.key)
         opened_as = self._opened_as(trial)
         if trial.model_cache:
             open_runner(**opened_as).close()  # fills the cache; the next line loads from it
@@ -108,9 +111,9 @@ class Bench:
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
         chosen = runner.chosen()
-        self._compiled[trial.key] = runner, trial.execution, first_us / 1e6
+        self._compiled[trial.key] = runner, trial, first_us / 1e6
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
-        agreement = self._compare(requests.Compare(trial=trial)) if asked.compare else ()
+        agreement = self.compare(trial) if compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return Compiled(
@@ -121,95 +124,138 @@ class Bench:
             as_predicted=runner.as_predicted,
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
-            spans=self._spans(requests.ReadSpans(key=trial.key, requests=1)),
+            spans=self.read_spans(trial.key, 1),
             chosen=chosen,
             tokens=runner.tokens(),
         )
 
-    def _expect(self, asked: requests.Expect) -> None:
+    def expect(self, trial: Trial) -> None:
+        """Compute the reference outputs of a trial's model, for later benches."""
         if self.set_up.directory:
-            self._expected(asked.trial)
+            self._expected(trial)
 
-    def _warm_up(self, asked: requests.WarmUp) -> float:
-        runner, execution, first_s = self._compiled[asked.key]
-        inferences = asked.inferences
-        if execution.scenario is not None:
+    def warm_up(self, key: str, at_most_s: float, inferences: int | None = None) -> float:
+        """Infer until turns agree or the time is over; return the seconds per inference.
+
+        With ``inferences``, infer that many times; a language model generates as often.
+        """
+        runner, trial, first_s = self._compiled[key]
+        if trial.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
-                first_s = time_once(runner.turn) / 1e6 / FULL.inferences
+                first_s = time_once(runner.turn) / 1e6 / FULL
             return first_s
-        most = int(asked.at_most_s / first_s)
+        most = int(at_most_s / first_s)
         began = now()
         if inferences is None and most < WARM_UP_INFERENCES:  # whole turns would overrun the time
             inferences = most
-        done = warm_up(runner.infer, inferences, asked.at_most_s)
+        done = warm_up(runner.infer, inferences, at_most_s)
         return min(first_s, (now() - began) / done) if done else first_s
 
-    def _turn(self, asked: requests.RunTurn) -> Turn:
-        runner, execution, _ = self._compiled[asked.key]
+    def run_turn(
+        self,
+        key: str,
+        discarded: int = DISCARDED_PER_TURN,
+        timed: int = TIMED_PER_TURN,
+        group: int = 0,
+        round: int = 0,
+        alone: bool = False,
+    ) -> Turn:
+        """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record.
+
+        Its times are in µs: of inferences, with several requests in flight between results, for a
+        language model per further token. In the last two cases, its length is fixed. With
+        ``alone``, one request is in flight at a time, however many the trial has.
+        """
+        runner, trial, _ = self._compiled[key]
         samples_us, first_us = (
             (runner.queue_turn(), None)
-            if execution.requests > 1 and not asked.alone
-            else runner.turn(timed=asked.timed, discarded=asked.discarded)
+            if trial.requests > 1 and not alone
+            else runner.turn(timed=timed, discarded=discarded)
         )
-        return Turn(
-            entry=asked.key,
-            group=asked.group,
-            round=asked.round,
-            samples_us=samples_us,
-            first_us=first_us,
-        )
+        return Turn(entry=key, group=group, round=round, samples_us=samples_us, first_us=first_us)
 
-    def _compile_counted(self, asked: requests.CompileCounted | requests.ReadCounters) -> None:
-        trial = asked.trial
+    def compile_counted(self, trial: Trial) -> None:
+        """Compile a trial once more, with counters, to be read later."""
         self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
 
-    def _counters(self, asked: requests.ReadCounters) -> Counters:
-        key = asked.trial.key
+    def read_counters(self, trial: Trial) -> Counters:
+        """Read the counters of a trial; compile it with counters unless that is done."""
+        key = trial.key
         try:
             if key not in self._counted:
-                self._compile_counted(asked)
+                self.compile_counted(trial)
             return Counters(entry=key, rows=read_counted(self._counted.pop(key)))
         except MeasurementError as error:
             warn(str(error))
             return Counters(entry=key, rows=())
 
-    def _compare(self, asked: requests.Compare) -> tuple[Agreement, ...]:
-        """Compare outputs; benches that share a directory compute the reference outputs once."""
-        trial = asked.trial
+    def compare(self, trial: Trial, rows: tuple[Counter, ...] = ()) -> tuple[Agreement, ...]:
+        """Compare the last outputs of a compiled trial with the reference; ``rows``: its counters.
+
+        Benches that share a directory compute the reference outputs once.
+        """
         runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return runner.compare(asked.rows, expected)
+        return runner.compare(rows, expected)
 
-    def _spans(self, asked: requests.ReadSpans) -> tuple[StoredSpan, ...]:
-        runner, *_ = self._compiled[asked.key]
-        spans = runner.spans(asked.requests)
-        return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
+    def read_spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
+        """Return when the subgraphs of the last ``requests`` inferences ran, if known."""
+        runner, *_ = self._compiled[key]
+        return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(requests))
 
-    def _memory(self, asked: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
-        bound, own = self.models[asked.variant], asked.properties
-        return annex("memory")(bound, asked.parts, asked.device, own, asked.scenario)
+    def measure_memory(
+        self,
+        variant: str,
+        parts: dict[str, str],
+        device: str,
+        properties: dict[str, Any],
+        scenario: Scenario,
+    ) -> dict[str, tuple[int, int]]:
+        """Measure the private memory of the parts of a language model on ``device``.
 
-    def _drive(self, asked: requests.Drive) -> tuple[requests.Driven, ...]:
-        runners = [self._compiled[load.key][0] for load in asked.loads]
-        return annex("drive")(runners, asked)
+        ``parts`` maps ops to names of parts. Returns, for each part, the bytes of its weights and
+        the bytes that grow with the context; without parts, those of a process that runs the whole
+        model on the device.
+        """
+        return annex("memory")(self.models[variant], parts, device, properties, scenario)
 
-    def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
+    def drive(
+        self, loads: tuple[Load, ...], starts_at: float, seconds: float, check: bool = False
+    ) -> tuple[Driven, ...]:
+        """Drive compiled trials at the same time for some seconds, from a Unix time on.
+
+        ``check`` compares each output with that of the first inference.
+        """
+        runners = [self._compiled[load.key][0] for load in loads]
+        return annex("drive")(runners, loads, starts_at, seconds, check=check)
+
+    def infer_file(
+        self,
+        path: str,
+        target: str,
+        properties: dict[str, Any],
+        affinities: dict[str, str] | None,
+        inputs: str,
+        outputs: str,
+    ) -> tuple[dict[str, str], tuple[Counter, ...]]:
+        """Infer a model from a file once, write the outputs; see :func:`.executors.infer_once`.
+
+        ``affinities`` maps every node to a device, since model files do not store them. Returns
+        the precision hints and the counters.
+        """
         core = shared_core()
-        model = core_with_ops().read_model(asked.path)
-        if asked.affinities is not None:  # a file keeps none
+        model = core_with_ops().read_model(path)
+        if affinities is not None:
             for node in model.get_ordered_ops():
-                node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]
-        arrays = read_arrays(asked.inputs)
-        outputs, hints, rows = infer_once(model, asked.target, asked.properties, arrays, core)
-        write_arrays(asked.outputs, outputs)
+                node.get_rt_info()["affinity"] = affinities[node.get_friendly_name()]
+        made, hints, rows = infer_once(model, target, properties, read_arrays(inputs), core)
+        write_arrays(outputs, made)
         return hints, rows
 
-    def _release(self, asked: requests.Release) -> None:
-        self._let_go(asked.key)
-
-    def _let_go(self, key: str) -> None:
+    def release(self, key: str) -> None:
+        """Let go of a compiled trial."""
         runner, *_ = self._compiled.pop(key, [None])
         for one in (runner, self._counted.pop(key, None)):
             if one is not None:
@@ -218,7 +264,7 @@ class Bench:
     def close(self) -> None:
         """Let go of all compiled placements."""
         for key in list(self._compiled):
-            self._let_go(key)
+            self.release(key)
 
     def _placed(self, trial: Trial) -> BoundPlacement:
         return trial.placed(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
@@ -229,7 +275,9 @@ class Bench:
         return {
             "placed": self._placed(trial),
             "arrays": self._arrays(trial.variant),
-            "execution": trial.execution,
+            "executor": trial.executor,
+            "requests": trial.requests,
+            "scenario": trial.scenario,
             "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
         }
 
@@ -252,20 +300,11 @@ class Bench:
 
 AnyBench: TypeAlias = Bench | WorkerProcess
 
-_METHODS: dict[type, Callable[[Bench, Any], Any]] = {
-    requests.Compile: Bench._compile,
-    requests.Expect: Bench._expect,
-    requests.WarmUp: Bench._warm_up,
-    requests.RunTurn: Bench._turn,
-    requests.CompileCounted: Bench._compile_counted,
-    requests.ReadCounters: Bench._counters,
-    requests.Compare: Bench._compare,
-    requests.ReadSpans: Bench._spans,
-    requests.MeasureMemory: Bench._memory,
-    requests.Drive: Bench._drive,
-    requests.Release: Bench._release,
-    requests.InferFile: Bench._infer_file,
-}
+
+def limit_s(workers: Workers, request: Request[Any]) -> float:
+    """Return how long the answer to a request may take."""
+    compiling = (Bench.compile, Bench.compile_counted, Bench.read_counters, Bench.compare)
+    return workers.compile_timeout_s if request.func in compiling else workers.timeout_s
 
 
 def write_set_up(

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -21,18 +22,10 @@ from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.intervals import Latency
-from hetero_lab.measure.requests import (
-    Compare,
-    Compile,
-    ReadCounters,
-    ReadSpans,
-    Request,
-    RunTurn,
-    WarmUp,
-)
+from hetero_lab.measure.bench import Bench, limit_s
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.trial_grid import by_name, trial_of
-from hetero_lab.measure.worker_process import WorkerError, Workers, limit_s
+from hetero_lab.measure.worker_process import Request, WorkerError, Workers
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
@@ -43,7 +36,12 @@ from hetero_lab.results.profile_data import Throughput
 from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.executors import DISCARDED_PER_TURN, TIMED_PER_TURN, Execution, turn_lengths
+from hetero_lab.runtime.executors import (
+    TIMED_PER_TURN,
+    check_executor,
+    check_placed,
+    turn_lengths,
+)
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import agreement_notes
 
@@ -55,7 +53,7 @@ _MOST_WARM_UP_S, _WARM_UP_IN_FLIGHT_S = 2.0, 0.3
 _ROUNDS = 10
 _LEAST_GENERATIONS = 3
 
-Ask: TypeAlias = "Callable[[Request[Any]], Any]"
+Ask: TypeAlias = "Callable[..., Any]"  # of a method of Bench and its arguments
 
 
 def profile(
@@ -139,7 +137,7 @@ def profile(
     Partition:  2 subgraphs, 1 boundary, ... B (observed)
     ...
     """
-    execution = Execution(executor, requests, scenario)
+    check_executor(executor, requests, scenario)
     if iterations is None and budget_s is None:
         iterations = 100
     for name, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
@@ -147,9 +145,10 @@ def profile(
             check_whole(name, value, least=least)
     watch = Stopwatch.start(budget_s)
     placed = resolve(bind(model, core), placement)
-    execution.check(placed)
+    run_as = {"executor": executor, "requests": requests, "scenario": scenario}
+    check_placed(placed, **run_as)
     models = by_name(placed.bound)  # as in a sweep, so that the inputs have the same digest
-    trial = trial_of(placed, placed.label, next(iter(models)), execution)
+    trial = trial_of(placed, placed.label, next(iter(models)), **run_as)
     in_flight = requests > 1
     n_steps = 2 + in_flight + counters + reference
     turns: list[Turn] = []
@@ -163,7 +162,7 @@ def profile(
         opened_bench(session, placed.label) as ask,
     ):
         others = OtherWork()
-        compiled: Compiled = ask(Compile(trial=trial))
+        compiled: Compiled = ask(Bench.compile, trial=trial)
         _next(bar, "time")
         with timing:
             for turn in _turns(ask, trial, iterations, warmup, watch):
@@ -181,10 +180,10 @@ def profile(
                 compiled = _with_spans(compiled, ask, (TIMED_PER_TURN + 1) * requests)
             if usable and counters:
                 _next(bar, "counters")
-                rows = ask(ReadCounters(trial=trial)).rows
+                rows = ask(Bench.read_counters, trial=trial).rows
             if usable and reference:
                 _next(bar, "reference")
-                agreement = ask(Compare(trial=trial, rows=rows))
+                agreement = ask(Bench.compare, trial=trial, rows=rows)
                 compiled = msgspec.structs.replace(compiled, agreement=agreement)
             _next(bar, "done")
     if timing.interrupted:
@@ -212,13 +211,14 @@ def profile(
 
 @contextlib.contextmanager
 def opened_bench(session: Session, label: str) -> Generator[Ask, None, None]:
-    """Open a bench; yields a function that asks it and passes its warnings on.
+    """Open a bench; yields a function that calls its methods and passes its warnings on.
 
     MeasurementError, if a worker process crashed, hung, ran out of memory or could not compile.
     """
     conditions = session.conditions
 
-    def ask(request: Request[Any]) -> Any:
+    def ask(method: Callable[..., Any], **arguments: Any) -> Any:
+        request = partial(method, **arguments)
         answer = bench.ask(request, timeout_s=limit_s(conditions.workers, request))
         for text in bench.warnings:
             warn(text)
@@ -248,22 +248,26 @@ def _turns(
         if iterations is not None:
             n = max(_LEAST_GENERATIONS, math.ceil(iterations / (trial.scenario.new_tokens - 1)))
         lengths = itertools.islice(itertools.repeat(TIMED_PER_TURN), n)
-    ask(WarmUp(key=trial.key, at_most_s=_MOST_WARM_UP_S, inferences=warmup))
+    ask(Bench.warm_up, key=trial.key, at_most_s=_MOST_WARM_UP_S, inferences=warmup)
     for number, timed in enumerate(lengths):
         yield ask(_alone(trial, number, timed))
         if watch.elapsed_s >= end_s:
             return
 
 
-def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> RunTurn:
+def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> Request[Turn]:
     """Return the request for a turn with one inference at a time."""
-    return RunTurn(
-        key=trial.key, round=number, discarded=DISCARDED_PER_TURN, timed=timed, alone=True
+    return partial(
+        Bench.run_turn,
+        key=trial.key,
+        round=number,
+        timed=timed,
+        alone=True,
     )
 
 
 def _with_spans(compiled: Compiled, ask: Ask, n_last: int) -> Compiled:
-    spans = ask(ReadSpans(key=compiled.entry, requests=n_last))
+    spans = ask(Bench.read_spans, key=compiled.entry, requests=n_last)
     return msgspec.structs.replace(compiled, spans=spans)
 
 
@@ -279,11 +283,11 @@ def _throughput(
     """
     measured: list[tuple[Trial, bool | None]] = []
     for exclusive, changed in _with_exclusive(placed):
-        other = trial_of(changed, placed.label, trial.variant, Execution(HETERO, trial.requests))
+        other = trial_of(changed, placed.label, trial.variant, requests=trial.requests)
         measured.append((other, exclusive))
         if other.key != trial.key:
-            ask(Compile(trial=other))
-            ask(WarmUp(key=other.key, at_most_s=_WARM_UP_IN_FLIGHT_S))
+            ask(Bench.compile, trial=other)
+            ask(Bench.warm_up, key=other.key, at_most_s=_WARM_UP_IN_FLIGHT_S)
     if trial.executor == PARALLEL:
         measured.append((trial, _is_exclusive(placed)))
     latency: dict[str, list[tuple[float, ...]]] = {one.key: [] for one, _ in measured}
@@ -293,7 +297,7 @@ def _throughput(
         for one, _ in measured:
             alone = _alone(one, number)
             latency[one.key].append(ask(alone).samples_us)
-            between[one.key].append(ask(msgspec.structs.replace(alone, alone=False)).samples_us)
+            between[one.key].append(ask(alone, alone=False).samples_us)
         if watch.is_over:
             break
     return tuple(

@@ -23,11 +23,16 @@ from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.lookup import annex
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
-from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import BenchPool, SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
-from hetero_lab.measure.worker_process import WORKER, WorkerProcess, Workers, compiles_at_once
+from hetero_lab.measure.worker_process import (
+    WORKER,
+    SetUp,
+    WorkerProcess,
+    Workers,
+    compiles_at_once,
+)
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.processes import FORK_SERVER

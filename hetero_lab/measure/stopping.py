@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from hetero_lab.arguments import check_positive, check_whole
@@ -21,6 +21,8 @@ WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a ro
 _ENOUGH = 0.75  # share of the placements covered by the sparsest plan
 LEAST_TURNS = 8
 _PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
+FULL = DISCARDED_PER_TURN + TIMED_PER_TURN  # inferences of a turn that is not shortened
+_SHORTER = (5, 2)  # timed inferences of those that are
 _MOST_TURNS = 500  # more tell nothing that the noise between two compiles does not hide
 
 # The turns of a placement and of the reference in the same rounds, in µs, and their noise.
@@ -66,24 +68,6 @@ class RunOptions:
         )
 
 
-@dataclass(frozen=True)
-class TurnLength:
-    """How many inferences a turn discards and times."""
-
-    discarded: int = DISCARDED_PER_TURN
-    timed: int = TIMED_PER_TURN
-
-    @property
-    def inferences(self) -> int:
-        """Discarded and timed inferences together."""
-        return self.discarded + self.timed
-
-
-FULL = TurnLength()
-_SHORTER = (TurnLength(1, 5), TurnLength(1, 2))
-LEAST = TurnLength(1, 1)
-
-
 class Durations(NamedTuple):
     """How long a placement takes, as far as it is known.
 
@@ -96,11 +80,20 @@ class Durations(NamedTuple):
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """How many placements besides the reference are measured, with how many turns."""
+    """How many placements besides the reference are measured, with how many turns.
+
+    Each turn has so many ``discarded`` and ``timed`` inferences.
+    """
 
     n_placements: int
     turns: int
-    length: TurnLength = FULL
+    discarded: int = DISCARDED_PER_TURN
+    timed: int = TIMED_PER_TURN
+
+    @property
+    def inferences(self) -> int:
+        """Discarded and timed inferences of a turn together."""
+        return self.discarded + self.timed
 
     def n_groups(self, group_size: int) -> int:
         """Return how many groups the placements make; each has the reference besides."""
@@ -109,10 +102,13 @@ class TurnPlan:
     def needs_s(self, durations: Durations, group_size: int) -> float:
         """Return how long it takes, with the reference's turns in each group."""
         n_groups = max(1, self.n_groups(group_size))
-        each_s = self.turns * self.length.inferences * durations.inference_s
-        if self.length == FULL:  # shortened turns are not warmed up for
+        each_s = self.turns * self.inferences * durations.inference_s
+        if self.inferences == FULL:  # shortened turns are not warmed up for
             each_s += min(WARM_UP_S, WARM_UP_INFERENCES * durations.inference_s)
         return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
+
+
+LEAST = TurnPlan(0, 1, 1, 1)
 
 
 def affordable(
@@ -124,22 +120,21 @@ def affordable(
     groups of ``group_size`` with the reference.
     """
     covered = []
-    for n_turns, length in _from_full_to_sparse(turns):
-        plans = [TurnPlan(n, n_turns, length) for n in range(n_placements + 1)]
+    for plan in _from_full_to_sparse(turns):
+        plans = [replace(plan, n_placements=n) for n in range(n_placements + 1)]
         n_fitting = bisect.bisect_right(
             plans, left_s, key=lambda plan: plan.needs_s(durations, group_size)
         )
         if n_fitting:
             covered.append(plans[n_fitting - 1])
     if not covered:
-        return TurnPlan(0, 1, LEAST)
+        return LEAST
     enough = max(plan.n_placements for plan in covered) * _ENOUGH
     return next(plan for plan in covered if plan.n_placements >= enough)
 
 
-def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
+def _from_full_to_sparse(turns: int) -> Iterator[TurnPlan]:
     fewer = [n for n in (turns // 2, 2) if 2 <= n < turns]
-    yield turns, FULL
-    yield from ((n, FULL) for n in dict.fromkeys(fewer))
-    yield from ((2, length) for length in _SHORTER)
-    yield 1, LEAST
+    yield from (TurnPlan(0, n) for n in dict.fromkeys([turns, *fewer]))
+    yield from (TurnPlan(0, 2, 1, timed) for timed in _SHORTER)
+    yield LEAST

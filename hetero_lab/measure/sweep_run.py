@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.measure import requests
-from hetero_lab.measure.bench import AnyBench
-from hetero_lab.measure.requests import Expect, Request
+from hetero_lab.measure.bench import AnyBench, Bench, limit_s
 from hetero_lab.measure.sweep_schedule import Ask, Begin, Step, SweepSchedule
-from hetero_lab.measure.worker_process import WorkerError, Workers, limit_s
+from hetero_lab.measure.worker_process import Request, WorkerError, Workers
 from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import OtherWork, machine_state
 from hetero_lab.results.records import Call, State, Trial
@@ -74,8 +72,9 @@ class BenchPool:
 
     def _answer(self, key: str, request: Request[Any]) -> Any:
         answer, all_asked = None, [request]
-        if key not in self._compiled and not isinstance(request, requests.Compile):
-            all_asked.insert(0, requests.Compile(trial=self._trials[key]))  # its bench is a new one
+        if key not in self._compiled and request.func is not Bench.compile:
+            # Its bench is a new one.
+            all_asked.insert(0, partial(Bench.compile, trial=self._trials[key]))
         try:
             for asked in all_asked:
                 answer = self._bench(key).ask(asked, timeout_s=limit_s(self._workers, asked))
@@ -86,7 +85,7 @@ class BenchPool:
             return failure
         return answer
 
-    def expect(self, request: requests.Expect, at_most_s: float) -> None:
+    def expect(self, request: Request[None], at_most_s: float) -> None:
         """Let a bench of its own compute reference outputs, if it can."""
         timeout_s = min(self._workers.compile_timeout_s, max(0.0, at_most_s))
         with contextlib.suppress(WorkerError), contextlib.closing(self._start()) as bench:
@@ -109,7 +108,7 @@ class BenchPool:
         bench = self._benches[key]
         if reuse or bench.start_s >= _SLOW_START_S:
             with contextlib.suppress(WorkerError):
-                bench.ask(requests.Release(key=key), timeout_s=self._workers.timeout_s)
+                bench.ask(partial(Bench.release, key=key), timeout_s=self._workers.timeout_s)
                 self._idle.append(self._benches.pop(key))
         self._close(key)
 
@@ -171,10 +170,10 @@ class SweepRun:
                     answers = self._pool.begin(keys, reuse=reuse)
                 case Ask(_, requests):
                     answers = self._pool.ask(requests)
-                case Expect():
-                    answers = self._pool.expect(step, schedule.left_s)
+                case request:
+                    answers = self._pool.expect(request, schedule.left_s)
             took_s = now() - began
-            if isinstance(step, Begin | Expect):
+            if not isinstance(step, Ask):
                 self._startup_s += took_s
             elif step.doing == "compile":
                 self._compile_s += took_s
@@ -187,8 +186,8 @@ class SweepRun:
                 startup_s=self._startup_s,
                 compile_s=self._compile_s,
                 turns=schedule.plan.turns,
-                discarded=schedule.plan.length.discarded,
-                timed=schedule.plan.length.timed,
+                discarded=schedule.plan.discarded,
+                timed=schedule.plan.timed,
                 n_left=n_left,
                 needs_s=self._startup_s + schedule.needs_s() if n_left else 0.0,
             )

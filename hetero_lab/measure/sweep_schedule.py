@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from hetero_lab.intervals import Noise, turn_level
-from hetero_lab.measure import requests
-from hetero_lab.measure.requests import Answer, Request
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.stopping import (
     FULL,
     LEAST,
@@ -25,11 +24,10 @@ from hetero_lab.measure.stopping import (
     Durations,
     Pair,
     RunOptions,
-    TurnLength,
     TurnPlan,
     affordable,
 )
-from hetero_lab.measure.worker_process import WorkerError
+from hetero_lab.measure.worker_process import Answer, Request, WorkerError
 from hetero_lab.results.records import (
     Compiled,
     Counters,
@@ -66,8 +64,9 @@ class Ask(NamedTuple):
     requests: Mapping[str, Request[Any]]
 
 
-# The schedule finds the answers, and the time, on the line after the yield: see tell().
-Step: TypeAlias = Begin | requests.Expect | Ask
+# A request by itself is for a bench of its own, which nothing else is asked. The schedule finds the
+# answers, and the time, on the line after the yield: see tell().
+Step: TypeAlias = Begin | Ask | Request[None]
 _Told = TypeVar("_Told")
 _Steps: TypeAlias = Generator[Step, None, _Told]
 
@@ -171,12 +170,12 @@ class SweepSchedule:
         if is_first and n_pending and not plan.n_placements and self.left_s > 0.0:
             # Every call measures at least one placement, even if that compile overruns the budget.
             plan = chosen(self.left_s + self._ready_s, 1)
-            plan = plan if plan.n_placements else TurnPlan(1, 1, LEAST)
+            plan = plan if plan.n_placements else replace(LEAST, n_placements=1)
         return plan
 
-    def _turn_s(self, key: str, length: TurnLength) -> float:
+    def _turn_s(self, key: str, inferences: int) -> float:
         known = self._inference_s
-        return length.inferences * known.get(key, known.get(self.reference, 0.0))
+        return inferences * known.get(key, known.get(self.reference, 0.0))
 
     def _plan_s(self, plan: TurnPlan) -> float:
         return plan.needs_s(self._durations, self.group_size) if plan.n_placements else 0.0
@@ -216,7 +215,7 @@ class SweepSchedule:
         tried: list[str] = []
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._n_at_once]
-            each_s = self.plan.turns * self._turn_s(some[0], self.plan.length)
+            each_s = self.plan.turns * self._turn_s(some[0], self.plan.inferences)
             least_s = (len(self._alive) + len(some)) * each_s
             if tried and self._ready_s + least_s > self.left_s:
                 break
@@ -241,9 +240,11 @@ class SweepSchedule:
             # the first bench that compares computes its outputs, as it does if this fails.
             if trial.scenario is None and trial.variant not in self.expected:
                 self.expected.add(trial.variant)
-                yield requests.Expect(trial=trial)
+                yield partial(Bench.expect, trial=trial)
         began_s = self._elapsed_s
-        asked = {key: requests.Compile(trial=self.trials[key], compare=compare) for key in keys}
+        asked = {
+            key: partial(Bench.compile, trial=self.trials[key], compare=compare) for key in keys
+        }
         answers = yield from self._ask("compile", asked)
         took_s = self._elapsed_s - began_s
         if len(keys) > 1:
@@ -262,12 +263,12 @@ class SweepSchedule:
                 yield from self._warm_up(key, min(WARM_UP_S, _LOOK_SHARE * self.left_s))
 
     def _warm_up(self, key: str, at_most_s: float) -> _Steps[None]:
-        request = requests.WarmUp(key=key, at_most_s=at_most_s)
+        request = partial(Bench.warm_up, key=key, at_most_s=at_most_s)
         self._inference_s |= yield from self._ask("warm up", {key: request})
 
     def _measure_group(self, group: int, later: TurnPlan, began_s: float) -> _Steps[None]:
         """Run the rounds of one group: the least turns, the counters, then up to the precision."""
-        if self.plan.length == FULL:
+        if self.plan.inferences == FULL:
             for key in list(self._alive):
                 if self.left_s >= WARM_UP_S:
                     yield from self._warm_up(key, WARM_UP_S)
@@ -295,10 +296,10 @@ class SweepSchedule:
 
     def _round(self, group: int, number: int, shuffle: random.Random) -> _Steps[bool]:
         """Give each placement one turn; ``False`` if the budget ended or no placement is left."""
-        length = self.plan.length
+        plan = self.plan
         order = list(self._alive)
         shuffle.shuffle(order)
-        if self.plan.turns < self.options.target and self.reference in order:
+        if plan.turns < self.options.target and self.reference in order:
             # The budget may end this round early, and only pairs with a turn of the reference in
             # the same round give a ratio: the reference goes first.
             order.remove(self.reference)
@@ -306,14 +307,15 @@ class SweepSchedule:
         done: set[str] = set()  # keys that had a turn in this round
         for key in order:
             has_pair = self.reference in done and len(done) > 1
-            if self._turn_s(key, length) > self.left_s and (number or has_pair):
+            if self._turn_s(key, plan.inferences) > self.left_s and (number or has_pair):
                 return False
-            asked = requests.RunTurn(key=key, group=group, round=number, **asdict(length))
+            length = {"discarded": plan.discarded, "timed": plan.timed}
+            asked = partial(Bench.run_turn, key=key, group=group, round=number, **length)
             for turn in (yield from self._ask("measure", {key: asked})).values():
                 self.ledger.append(turn)
                 done.add(key)
                 if self.trials[key].requests == 1:
-                    self._inference_s[key] = self._took_s / length.inferences
+                    self._inference_s[key] = self._took_s / plan.inferences
         return bool(self._alive)
 
     def _count_all(self, later: TurnPlan) -> _Steps[None]:
@@ -323,14 +325,16 @@ class SweepSchedule:
         while waiting:
             n = self._n_at_once
             some, waiting = waiting[:n], waiting[n:]
-            runs_s = sum(self._turn_s(key, TurnLength(0, _COUNTED_INFERENCES)) for key in some)
+            runs_s = sum(self._turn_s(key, _COUNTED_INFERENCES) for key in some)
             if len(some) * self._durations.ready_s + runs_s + reserve_s > self.left_s:
                 return
             if len(some) > 1:  # one that fails here is compiled again where its counters are read
-                counted = {key: requests.CompileCounted(trial=self.trials[key]) for key in some}
+                counted = {
+                    key: partial(Bench.compile_counted, trial=self.trials[key]) for key in some
+                }
                 yield Ask("counters", counted)
             for key in some:
-                request = requests.ReadCounters(trial=self.trials[key])
+                request = partial(Bench.read_counters, trial=self.trials[key])
                 for counters in (yield from self._ask("counters", {key: request})).values():
                     self.ledger.append(counters)
 
@@ -338,7 +342,7 @@ class SweepSchedule:
         """Hold each placement for some seconds, on top of the budget."""
         began_s = self._elapsed_s
         for key in list(self._alive):
-            turn = requests.RunTurn(key=key, **asdict(FULL))
+            turn = partial(Bench.run_turn, key=key)
             until_s, medians = self._elapsed_s + seconds, list[float]()
             while key in self._alive and (self._elapsed_s < until_s or not medians):
                 held = yield from self._ask("hold", {key: turn})

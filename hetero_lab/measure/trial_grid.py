@@ -39,7 +39,7 @@ from hetero_lab.placement.placement import (
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.results.records import FROM_CACHE, Trial
-from hetero_lab.runtime.executors import Execution
+from hetero_lab.runtime.executors import check_executor, check_placed
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -77,11 +77,8 @@ def expand(
         labelled = list(_with_simplified(next(iter(models.values())), labelled))
     own, properties = _dimensions(grid or {})
     settings = list(_settings(properties, next(iter(models.values())).core))
-    executions = [
-        Execution(executor, n, scenario=scenario)
-        for executor in own["executor"]
-        for n in own["requests"]
-    ]
+    for executor, requests in itertools.product(own["executor"], own["requests"]):
+        check_executor(executor, requests, scenario)
     trials: list[Trial] = []
     many = len(models) > 1
     for name, bound in models.items():
@@ -92,26 +89,32 @@ def expand(
                 placed = BoundPlacement(bound, replace(placed.placement, label=given))
             for suffix, changes in settings:
                 changed = _with_properties(placed, changes)
-                for execution, cached in itertools.product(executions, own["model_cache"]):
-                    execution.check(changed)
+                for executor, requests, cached in itertools.product(*own.values()):
+                    check_placed(changed, executor, requests, scenario)
                     parts = [
                         placed.label or "placement",
                         name if many else "",
                         suffix,
-                        execution.executor if execution.executor != HETERO else "",
-                        f"{execution.requests} requests" if execution.requests > 1 else "",
+                        executor if executor != HETERO else "",
+                        f"{requests} requests" if requests > 1 else "",
                         FROM_CACHE if cached else "",
                     ]
                     label = " · ".join(filter(None, parts))
                     trials.append(
                         trial_of(
-                            changed, label, name, execution, model_cache=cached, problem=problem
+                            changed,
+                            label,
+                            name,
+                            executor=executor,
+                            requests=requests,
+                            scenario=scenario,
+                            model_cache=cached,
+                            problem=problem,
                         )
                     )
         if baselines and not problem:
-            alone = Execution(scenario=scenario)
             asked = [asked for _, asked in labelled]
-            trials += _baselines(name, bound, asked, alone, many=many)
+            trials += _baselines(name, bound, asked, scenario, many=many)
     trials = list(_distinct_labels(trials))
     if not dedupe:
         trials = [
@@ -292,8 +295,10 @@ def trial_of(
     placed: BoundPlacement,
     label: str,
     variant: str,
-    execution: Execution,
     *,
+    executor: str = HETERO,
+    requests: int = 1,
+    scenario: Scenario | None = None,
     baseline: bool = False,
     model_cache: bool = False,
     problem: str = "",
@@ -307,12 +312,12 @@ def trial_of(
         affinity,
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
         placed.direct,
-        execution.requests,
+        requests,
     ]
-    if execution.executor != HETERO:
-        identity.append(execution.executor)
-    if execution.scenario is not None:
-        identity.append(asdict(execution.scenario))
+    if executor != HETERO:
+        identity.append(executor)
+    if scenario is not None:
+        identity.append(asdict(scenario))
     if model_cache:
         identity.append(FROM_CACHE)
     return Trial(
@@ -323,17 +328,22 @@ def trial_of(
         devices=tuple(placed.placement.devices),
         device_properties={d: storable(p) for d, p in properties},
         direct=placed.direct,
-        requests=execution.requests,
+        requests=requests,
         baseline=baseline,
         problem=problem,
-        executor=execution.executor,
-        scenario=execution.scenario,
+        executor=executor,
+        scenario=scenario,
         model_cache=model_cache,
     )
 
 
 def _baselines(
-    name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
+    name: str,
+    bound: BoundModel,
+    placements: Sequence[Any],
+    scenario: Scenario | None,
+    *,
+    many: bool,
 ) -> Iterator[Trial]:
     """Yield a baseline trial for each used device that can run the whole model alone."""
     used: dict[str, dict[str, Any]] = {}
@@ -355,7 +365,7 @@ def _baselines(
             continue
         label = f"{device} · {name}" if many else device
         placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
-        yield trial_of(placed, label, name, alone, baseline=True)
+        yield trial_of(placed, label, name, scenario=scenario, baseline=True)
 
 
 def _distinct_labels(trials: Sequence[Trial]) -> Iterator[Trial]:

@@ -11,27 +11,18 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 import psutil
 
 from hetero_lab.arguments import check_positive
 from hetero_lab.clock import now
+from hetero_lab.devices.core import EmulatedDevice
 from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
-from hetero_lab.measure.requests import (
-    Answer,
-    Compare,
-    Compile,
-    CompileCounted,
-    ReadCounters,
-    Reply,
-    Request,
-    RunTurn,
-    SetUp,
-)
 from hetero_lab.placement.memory_limits import parse_bytes
 from hetero_lab.processes import launch
 from hetero_lab.tables import number
@@ -44,6 +35,43 @@ _START_S = 120.0  # for a process to start and to be set up
 _END_S = 5.0  # for a process to end by itself after its output has ended
 _LAST_LINE_S = 1.0  # to read the last line of a process that has ended
 _GIB = float(1 << 30)
+
+Answer = TypeVar("Answer")
+# A call of a method of Bench, which lacks nothing but the bench; its arguments have names.
+Request: TypeAlias = partial[Answer]
+
+
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is set up with, before its first request.
+
+    ``models`` and ``inputs`` map the names of variants to files in ``directory``; missing inputs
+    are generated. Workers keep the reference outputs for each other there. ``ops`` names the ops of
+    each model in the order of the trials' affinities, since a worker reads its graph from a file
+    and may get another order. ``blobs`` maps keys of trials to directories of OpenVINO's model
+    cache.
+    """
+
+    models: dict[str, str]
+    inputs: dict[str, str] = {}
+    ops: dict[str, tuple[str, ...]] = {}
+    emulated: tuple[EmulatedDevice, ...] = ()
+    directory: str = ""
+    blobs: dict[str, str] = {}
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worker's answer, one line: a value, or the text of an error and its status."""
+
+    value: Any = None
+    error: str | None = None
+    status: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@cache
+def types_of(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the arguments of a method and of what it returns."""
+    return get_type_hints(method)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +132,6 @@ class Workers:
     def memory_limit_bytes(self) -> int | None:
         """The memory limit in bytes, ``None`` for the default."""
         return None if self.memory_limit is None else int(parse_bytes(self.memory_limit))
-
-
-def limit_s(workers: Workers, request: Request[Any]) -> float:
-    """Return how long the answer to a request may take."""
-    if isinstance(request, Compile | CompileCounted | ReadCounters | Compare):
-        return workers.compile_timeout_s
-    return workers.timeout_s
 
 
 def available_cores() -> int:
@@ -181,7 +202,7 @@ class WorkerProcess:
         threading.Thread(target=self._read, daemon=True).start()
         began = now()
         try:
-            self.ask(set_up, timeout_s=_START_S)
+            self._exchange("SetUp", set_up, None, _START_S)
         except BaseException:
             self.kill()
             raise
@@ -194,10 +215,17 @@ class WorkerProcess:
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Send a request and wait for its answer; WorkerError if there is no good one in time."""
+        method = request.func.__name__
+        what = method.title().replace("_", "")
+        call = {"method": method, "arguments": request.keywords}
+        return self._exchange(what, call, types_of(request.func)["return"], timeout_s)
+
+    def _exchange(self, what: str, sent: Any, answer: Any, timeout_s: float) -> Any:
+        """Send a line and wait for its answer, which is converted to the type ``answer``."""
         assert self._process.stdin is not None
         # If it has ended or was killed, its last answer is read below.
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
+            self._process.stdin.write(json.dumps(msgspec.to_builtins(sent)) + "\n")
             self._process.stdin.flush()
         until = now() + timeout_s
         while True:
@@ -211,17 +239,16 @@ class WorkerProcess:
                 self._check_memory()
                 if now() > until:
                     self.kill()
-                    what = type(request).__name__
                     raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
         if line is None:
             raise self._died()
-        if not isinstance(request, RunTurn):  # which takes no memory, and whose time counts
+        if what != "RunTurn":  # which takes no memory, and whose time counts
             self._check_memory()
         try:
             reply = msgspec.convert(json.loads(line), Reply)
             self.warnings = reply.warnings
             if reply.error is None:
-                return msgspec.convert(reply.value, request.answer)
+                return msgspec.convert(reply.value, answer)
         except ValueError as error:
             self.kill()
             detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"

@@ -17,21 +17,28 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 import msgspec
 
 from hetero_lab.devices.core import shared_core
 from hetero_lab.measure.bench import Bench
-from hetero_lab.measure.requests import AnyRequest, Reply, Request, SetUp
-from hetero_lab.measure.worker_process import WorkerError, as_worker_errors
+from hetero_lab.measure.worker_process import (
+    Reply,
+    Request,
+    SetUp,
+    WorkerError,
+    as_worker_errors,
+    types_of,
+)
 
 
 def serve(
     set_up: Bench | None = None,
-    answer: Callable[[Bench, Request[Any]], Any] = Bench.answer,
+    answer: Callable[[Bench, Request[Any]], Any] = lambda bench, request: request(bench),
 ) -> None:
-    """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that."""
+    """Answer requests until the input ends; the first line sets up, unless ``set_up`` is that."""
     requests, replies = _private_streams()
     # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -40,19 +47,24 @@ def serve(
         value, error, status, told = None, None, "", list[str]()
         try:
             with as_worker_errors(told):
-                request: Request[Any] = msgspec.convert(json.loads(line), AnyRequest)
                 if bench is not None:
-                    value = answer(bench, request)
-                elif isinstance(request, SetUp):
-                    is_done = set_up is not None and set_up.set_up == request
-                    bench = set_up if is_done else Bench.of(request)
+                    value = answer(bench, _request(**json.loads(line)))
                 else:
-                    raise RuntimeError("the first request to a worker sets it up")
+                    asked = msgspec.convert(json.loads(line), SetUp)
+                    is_done = set_up is not None and set_up.set_up == asked
+                    bench = set_up if is_done else Bench.of(asked)
         except WorkerError as failure:
             error, status = failure.detail, failure.status
         reply = Reply(value=value, error=error, status=status, warnings=tuple(told))
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
+
+
+def _request(method: str, arguments: dict[str, Any]) -> Request[Any]:
+    called = getattr(Bench, method)
+    types = types_of(called)
+    given = {name: msgspec.convert(value, types[name]) for name, value in arguments.items()}
+    return partial(called, **given)
 
 
 def _private_streams() -> tuple[IO[str], IO[str]]:

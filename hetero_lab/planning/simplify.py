@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,20 +51,45 @@ _SCALE = 1000  # whole numbers that a tensor counts on average in a minimum cut
 _NAMED = 40  # characters of an op's name in a sentence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Remedy:
-    """A change that was tried: ``moved`` ops go to ``device``, as ``label`` says.
+    """A change that was tried, and what it leaves; ``choice`` has the device number of each node.
 
-    ``work_moved`` is a share of the model's work, ``boundary_bytes`` counts each tensor once.
+    ``what`` says which ops it moves, empty where that takes their names. ``work_moved`` is a share
+    of the model's work, ``boundary_bytes`` counts each tensor once.
     """
 
-    label: str
-    device: str
-    moved: tuple[str, ...]
+    division: Division
+    what: str
+    choice: np.ndarray
     n_subgraphs: int
     boundary_bytes: int
     work_moved: float
-    affinity: Affinity
+
+    @cached_property
+    def moved(self) -> tuple[str, ...]:
+        """The ops that it moves."""
+        division = self.division
+        nodes = np.flatnonzero(division.placeable & (self.choice != division.start))
+        return tuple(division.graph.ops[index].name for index in nodes.tolist())
+
+    @property
+    def label(self) -> str:
+        """What it moves, in words."""
+        names = self.moved
+        ends = " and ".join(one_line(name, _NAMED) for name in names[:1] + names[-1:])
+        return self.what or (f"ops between {ends}" if len(names) > 2 else ends)
+
+    @property
+    def device(self) -> str:
+        """Where it moves them."""
+        return " and ".join(dict.fromkeys(self.affinity[op] for op in self.moved))
+
+    @cached_property
+    def affinity(self) -> Affinity:
+        """The placement that it leads to."""
+        graph, devices = self.division.graph, self.division.devices
+        return Affinity.from_graph(graph, lambda op: devices[self.choice[graph.index_of[op]]])
 
 
 @dataclass(frozen=True)
@@ -234,7 +260,8 @@ def simplify_bound(
         affinity = bound_placement.affinity
         if bound_placement.direct:
             device = affinity.devices[0]
-            whole = Remedy("no change", "", (), 1, 0, 0.0, affinity)
+            division = Division(bound.graph, affinity, {})
+            whole = Remedy(division, "no change", division.start, 1, 0, 0.0)
             cause = Cause(f"1 subgraph: {device} runs the whole model, without HETERO.")
             return Simplified(affinity, cause, None, (whole,), keep)
         supported = {device: supported_ops(bound, device) for device in affinity.devices}
@@ -261,13 +288,12 @@ def simplify_graph(
     listed = _front(fewer)[:_LISTED]
     if best is not None and best not in listed:
         listed = sorted([*listed[: _LISTED - 1], best], key=_worth)
-    remedies = tuple(_remedy(division, trial) for trial in (*listed, now))
-    remedy = None if best is None else remedies[listed.index(best)]
+    remedies = (*listed, now)
     predicted = () if costs is None else (costs.predict_us(r.affinity) for r in remedies)
     return Simplified(
-        affinity=affinity if remedy is None else remedy.affinity,
+        affinity=affinity if best is None else best.affinity,
         cause=cause_of(division),
-        best=remedy,
+        best=best,
         remedies=remedies,
         keep=float(keep),
         predicted_us=tuple(predicted),
@@ -285,16 +311,13 @@ def simplified_placements(result: Simplified, label: str) -> dict[str, Affinity]
     return {name: change.affinity for name, change in zip(labels, result.changes, strict=False)}
 
 
-def _worth(trial: _Change | Remedy) -> tuple[int, int, float]:
+def _worth(trial: Remedy) -> tuple[int, int, float]:
     return trial.n_subgraphs, trial.boundary_bytes, trial.work_moved
 
 
-_R = TypeVar("_R", "_Change", Remedy)
-
-
-def _front(trials: Iterable[_R]) -> list[_R]:
+def _front(trials: Iterable[Remedy]) -> list[Remedy]:
     """Return the trials for which no other one leaves as few subgraphs and moves less work."""
-    front: list[_R] = []
+    front: list[Remedy] = []
     for trial in sorted(trials, key=_worth):
         if not front or trial.work_moved < front[-1].work_moved:
             front.append(trial)
@@ -313,35 +336,12 @@ def _work(graph: OpGraph, affinity: Affinity, costs: CostModel | None) -> np.nda
     return work / max(work.sum(), 1e-30)
 
 
-def _remedy(division: Division, trial: _Change) -> Remedy:
-    graph, devices = division.graph, division.devices
-    moved = np.flatnonzero(division.placeable & (trial.choice != division.start)).tolist()
-    to = dict.fromkeys(devices[trial.choice[i]] for i in moved)
-    names = tuple(graph.ops[i].name for i in moved)
-    ends = " and ".join(one_line(name, _NAMED) for name in (names[:1] + names[-1:]))
-    what = trial.label or (f"ops between {ends}" if len(names) > 2 else ends)
-    affinity = Affinity.from_graph(graph, lambda op: devices[trial.choice[graph.index_of[op]]])
-    outcome = trial.n_subgraphs, trial.boundary_bytes, trial.work_moved
-    return Remedy(what, " and ".join(to), names, *outcome, affinity)
-
-
-@dataclass(frozen=True, eq=False)
-class _Change:
-    """The devices of all nodes, and the partition that follows."""
-
-    label: str
-    choice: np.ndarray
-    n_subgraphs: int
-    boundary_bytes: int
-    work_moved: float
-
-
 class _Changes:
     """Trials of changes; ``outcomes`` has theirs by choice, the placement itself first."""
 
     def __init__(self, division: Division, work: np.ndarray, most_moved: float):
         self.division, self.work, self.most_moved = division, work, most_moved
-        self.outcomes: dict[bytes, _Change] = {}
+        self.outcomes: dict[bytes, Remedy] = {}
         self.tensor_bytes = MemoryTable.of(division.graph).n_bytes
         n = len(division.graph)
         self.n_plain, self.n_cyclic, self.n_merges = (
@@ -376,13 +376,13 @@ class _Changes:
         self._merge(min(self.outcomes.values(), key=self._key))
         self._merge(start)
 
-    def _key(self, trial: _Change) -> tuple[bool, int, int, float]:
+    def _key(self, trial: Remedy) -> tuple[bool, int, int, float]:
         return trial.work_moved > self.most_moved, *_worth(trial)
 
     def _moved_share(self, choice: np.ndarray) -> float:
         return float(self.work[choice != self.division.start].sum())
 
-    def _attempt(self, label: str, choice: np.ndarray, n_parts: int) -> _Change | None:
+    def _attempt(self, label: str, choice: np.ndarray, n_parts: int) -> Remedy | None:
         """Return the outcome of a choice with a cycle, whose connected parts are that many.
 
         None if it cannot be better, as a part becomes at least one subgraph, or time is over.
@@ -397,7 +397,7 @@ class _Changes:
             self.n_cyclic -= 1
         return self._split(label, choice)
 
-    def _split(self, label: str, choice: np.ndarray) -> _Change | None:
+    def _split(self, label: str, choice: np.ndarray) -> Remedy | None:
         """Return the outcome of a choice; None if HETERO would cut through a state."""
         key, division = choice.tobytes(), self.division
         if key not in self.outcomes:
@@ -408,7 +408,7 @@ class _Changes:
             crossed = np.unique(division.topology.tensor[crossing])
             n_bytes = int(self.tensor_bytes[crossed].sum())
             moved = self._moved_share(choice)
-            self.outcomes[key] = _Change(label, choice, len(compiled), n_bytes, moved)
+            self.outcomes[key] = Remedy(division, label, choice, len(compiled), n_bytes, moved)
         return self.outcomes[key]
 
     def _sets(self, device: int) -> Iterator[tuple[str, Collection[int]]]:
@@ -505,7 +505,7 @@ class _Changes:
                 n_bytes = sum(tensor.n_bytes or 0 for tensor in graph.ops[index].outputs)
                 yield leader[index], tuple(sorted(users)), n_bytes
 
-    def _merge(self, trial: _Change) -> None:
+    def _merge(self, trial: Remedy) -> None:
         """Move single subgraphs to the device of a neighbour while that leaves fewer."""
         division, n_left, before = self.division, self.n_merges, None
         while trial is not before:
@@ -520,7 +520,7 @@ class _Changes:
                 if after is not None and self._key(after) < self._key(trial):
                     trial = after
 
-    def _neighbours(self, trial: _Change) -> Iterator[tuple[np.ndarray, int]]:
+    def _neighbours(self, trial: Remedy) -> Iterator[tuple[np.ndarray, int]]:
         """Yield the ops of each subgraph and the devices beside it, the least work first."""
         division, topology = self.division, self.division.topology
         ids, crossing, compiled = division.subgraphs(trial.choice)

@@ -22,7 +22,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.executors import Chosen, Execution
+from hetero_lab.runtime.executors import Chosen
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.tables import SCHEMA_VERSION
 
@@ -175,11 +175,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     executor: str = HETERO
     scenario: Scenario | None = None
     model_cache: bool = False
-
-    @property
-    def execution(self) -> Execution:
-        """How the placement is run."""
-        return Execution(self.executor, self.requests, self.scenario)
 
     @property
     def runs_on(self) -> set[str]:

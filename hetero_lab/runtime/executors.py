@@ -59,38 +59,35 @@ _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to se
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
 
-@dataclass(frozen=True)
-class Execution:
-    """The executor of a placement, its number of requests in flight, and a language scenario."""
+def check_executor(executor: str, requests: int, scenario: Scenario | None) -> None:
+    """Raise ArgumentError unless it runs so many requests in flight, or a language scenario."""
+    if executor not in EXECUTORS:
+        raise ArgumentError(unknown("There is no executor", executor, EXECUTORS, "Executors"))
+    check_whole("requests", requests, least=1)
+    if scenario is not None and requests > 1:
+        raise ArgumentError(
+            "A language model has its states in its request: several in flight would mix them. "
+            "Use requests=1, and batch= of the scenario for several sequences."
+        )
 
-    executor: str = HETERO
-    requests: int = 1
-    scenario: Scenario | None = None
 
-    def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise ArgumentError(
-                unknown("There is no executor", self.executor, EXECUTORS, "Executors")
-            )
-        check_whole("requests", self.requests, least=1)
-        if self.scenario is not None and self.requests > 1:
-            raise ArgumentError(
-                "A language model has its states in its request: several in flight would mix them. "
-                "Use requests=1, and batch= of the scenario for several sequences."
-            )
-
-    def check(self, placed: BoundPlacement) -> None:
-        """Raise for a placement that cannot run like this; warn of ignored properties."""
-        check_scenario(placed.bound.model, self.scenario)
-        if self.executor != PARALLEL:
-            warn_of_ignored(placed)
-        elif virtual := placed.placement.virtual:
-            raise ArgumentError(
-                f"{virtual} runs a whole model by itself: executor='parallel' takes an "
-                "affinity over devices."
-            )
-        else:
-            annex(PARALLEL).check(placed, self.requests)
+def check_placed(
+    placed: BoundPlacement,
+    executor: str = HETERO,
+    requests: int = 1,
+    scenario: Scenario | None = None,
+) -> None:
+    """Raise for a placement that cannot run like this; warn of ignored properties."""
+    check_scenario(placed.bound.model, scenario)
+    if executor != PARALLEL:
+        warn_of_ignored(placed)
+    elif virtual := placed.placement.virtual:
+        raise ArgumentError(
+            f"{virtual} runs a whole model by itself: executor='parallel' takes an "
+            "affinity over devices."
+        )
+    else:
+        annex(PARALLEL).check(placed, requests)
 
 
 class CompiledSession:
@@ -227,8 +224,10 @@ class Runner:
 def open_runner(
     placed: BoundPlacement,
     arrays: list[np.ndarray],
-    execution: Execution,
     *,
+    executor: str = HETERO,
+    requests: int = 1,
+    scenario: Scenario | None = None,
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> Runner:
@@ -237,18 +236,18 @@ def open_runner(
     With ``counters``, it has OpenVINO's performance counters, is slower, and runs one request at a
     time. ``compile_properties`` are more properties of each compile call.
     """
-    requests = 1 if counters else execution.requests
+    requests = 1 if counters else requests
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():
         given = compile_properties or {}
-        if execution.executor == PARALLEL:
+        if executor == PARALLEL:
             session = annex(PARALLEL).open(placed, requests, counters, given)
         else:
             compiled = compile_placed(placed, counters=counters, compile_properties=given)
             session = CompiledSession(compiled)
-    if execution.scenario is not None:
-        return annex("scenario")(session, arrays, execution.scenario, counters)
+    if scenario is not None:
+        return annex("scenario")(session, arrays, scenario, counters)
     session.give(arrays)
     return Runner(session, arrays, requests)
 

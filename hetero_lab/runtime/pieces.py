@@ -156,18 +156,6 @@ def leave_cores(
 # -- sets of ops, run once on given tensors ------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Disjoint sets of ops in one model, which share only constants.
-
-    Ports are named by the whole model's tensors, outputs also by the number of their piece.
-    """
-
-    model: ov.Model
-    inputs: tuple[TensorKey, ...]
-    outputs: tuple[tuple[int, TensorKey], ...]
-
-
 def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
     """Return the tensors of a set of ops that other ops read."""
     inside = {graph.index_of[name] for name in ops}
@@ -196,8 +184,11 @@ def cut_pieces(
     bound: BoundModel,
     pieces: Sequence[Collection[str]],
     values: Mapping[TensorKey, np.ndarray],
-) -> Pieces:
+) -> tuple[ov.Model, list[TensorKey], list[tuple[int, TensorKey]]]:
     """Cut disjoint sets of ops, each given by names, out of a clone of the model.
+
+    Return one model of them all, which share only constants there, with its inputs and outputs:
+    the tensors of the whole model, of an output also the number of its piece.
 
     Each tensor that a piece reads from other ops becomes an input of its own, so that the pieces
     stay unconnected; its shape is dynamic where it is so in the model, since that may be the fault.
@@ -235,7 +226,7 @@ def cut_pieces(
     every = frozenset().union(*map(frozenset, pieces))
     sinks = [sink for sink in clone.get_sinks() if sink.get_friendly_name() in every]
     model = build_model(results, sinks, parameters, f"{graph.name}_pieces")
-    return Pieces(model, tuple(inputs), tuple(outputs))
+    return model, inputs, outputs
 
 
 def new_states(model: ov.Model) -> dict[str, TensorKey]:

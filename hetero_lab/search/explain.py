@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.arguments import HETERO
 from hetero_lab.costs.cost_model import CostModel
@@ -14,7 +14,6 @@ from hetero_lab.devices.core import bases_of, bind, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import (
     Estimate,
-    Series,
     holm,
     largest_noise,
     series_ratio,
@@ -97,7 +96,7 @@ def explain(
         given = _pair(profiles, first, second)
         names = [measured.configuration for measured in given]
         pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
-        measurement, measured_notes = _measured(*pair, costs)
+        measurement, measured_notes = _measured(given, pair, costs)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
@@ -116,14 +115,13 @@ def explain_rows(before: Row, after: Row) -> Difference:
     No device is needed: the partitions are those that were observed. ArgumentError, if a row was
     not measured, or they are of different models.
     """
-    pair = (_taken(before, shorten(before.label)), _taken(after, shorten(after.label)))
-    a, b = (taken.profile for taken in pair)
+    a, b = (_profile(row, shorten(row.label)) for row in (before, after))
     if a.model_fingerprint != b.model_fingerprint:
         raise ArgumentError(
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    measurement, notes = _measured(*pair, None)
+    measurement, notes = _measured((before, after), (a, b), None)
     has_latency = before.requests == after.requests == 1
     if not has_latency:
         notes.append("A row with several requests in flight has no latency to compare.")
@@ -173,31 +171,30 @@ def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
 
 
-class _Taken(NamedTuple):
-    """A measurement of one placement: the latency of a row is on the scale of its sweep."""
-
-    profile: Profile
-    latency: Estimate
-    series: Series | None = None
-
-
-def _taken(given: Measured, name: str) -> _Taken:
+def _profile(given: Measured, name: str) -> Profile:
+    """Return the profile of a measurement; ArgumentError if there is none."""
     if isinstance(given, Profile):
-        return _Taken(given, given.latency.estimate)
+        return given
     if given.profile is None or given.latency is None:
         raise ArgumentError(f"{name} was not measured: {given.status}.")
-    return _Taken(given.profile, given.latency, given.series)
+    return given.profile
 
 
-def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
-    """Return a measurement; ArgumentError if it is not of its placement, or not of a latency."""
-    taken = _taken(given, f"The row of {name}")
+def _latency(given: Measured) -> Estimate:
+    """Return the latency of what was measured; that of a row is on the scale of its sweep."""
+    latency = given.latency.estimate if isinstance(given, Profile) else given.latency
+    assert latency is not None
+    return latency
+
+
+def _fitting(name: str, placement: BoundPlacement, given: Measured) -> Profile:
+    """Return a profile; ArgumentError if it is not of its placement, or not of a latency."""
+    profile = _profile(given, f"The row of {name}")
     if isinstance(given, Row) and given.requests != 1:
         raise ArgumentError(
             f"The row of {name} has {given.requests} requests in flight, so its times "
             "are not latencies. Give a row with one request."
         )
-    profile = taken.profile
     if profile.model_fingerprint != placement.bound.fingerprint:
         raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
     if profile.affinity != placement.affinity:
@@ -205,14 +202,16 @@ def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
             f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
             f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
         )
-    return taken
+    return profile
 
 
-def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measurement, list[str]]:
+def _measured(
+    given: tuple[Measured, Measured], profiles: tuple[Profile, Profile], costs: CostModel | None
+) -> tuple[Measurement, list[str]]:
     """Return the measured difference and its caveats; paired if both were measured in turn."""
     notes: list[str] = []
-    before, after = a.latency, b.latency
-    one, other = a.series, b.series
+    before, after = map(_latency, given)
+    one, other = (None if isinstance(measured, Profile) else measured.series for measured in given)
     # One run measured both beside the same reference turns.
     if one and other and one.log_ratios and one.reference == other.reference:
         ratio = series_ratio(other, one)
@@ -221,11 +220,10 @@ def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measuremen
             "The two were not measured in the same turns, so any drift of the machine between them "
             "also shows as a difference."
         )
-        profiles = a.profile, b.profile
         noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
         old, new = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
         ratio = unpaired_ratio(new, old, noise)
-    executors = (a.profile.executor, b.profile.executor)
+    executors = [profile.executor for profile in profiles]
     if executors[0] != executors[1]:
         notes.append(
             f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
@@ -240,7 +238,7 @@ def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measuremen
         difference_us=after.us - before.us,
         low_us=after.us * ratio.low / ratio.middle - before.us,
         high_us=after.us * ratio.high / ratio.middle - before.us,
-        **_counted(a.profile, b.profile),
+        **_counted(*profiles),
     )
     return measurement, notes
 

@@ -17,8 +17,8 @@ from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedN
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import MeasurementError
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.profile import opened_bench
-from hetero_lab.measure.requests import Compile, ReadSpans, Release, RunTurn
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.stopping import FULL, RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand, trial_of
@@ -31,7 +31,7 @@ from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, 
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.executors import Execution
+from hetero_lab.runtime.executors import TIMED_PER_TURN
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 
@@ -299,7 +299,7 @@ class Observer:
         scenario = self.search.session.conditions.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
-        return FULL.inferences * self.level_us / 1e6
+        return FULL * self.level_us / 1e6
 
     @property
     def _turns(self) -> int:
@@ -381,11 +381,11 @@ def isolated_nodes(
     with Session(models, conditions) as session, opened_bench(session, "isolated") as ask:
         for affinity in _halves(bound.graph, device, support):
             placed = resolve(bound, observer.placement(affinity, "isolated"))
-            trial = trial_of(placed, placed.label, variant, Execution(PARALLEL))
-            compiled: Compiled = ask(Compile(trial=trial))
-            ask(RunTurn(key=trial.key, discarded=FULL.discarded, timed=FULL.timed))
-            spans = ask(ReadSpans(key=trial.key, requests=FULL.timed))
-            ask(Release(key=trial.key))
+            trial = trial_of(placed, placed.label, variant, executor=PARALLEL)
+            compiled: Compiled = ask(Bench.compile, trial=trial)
+            ask(Bench.run_turn, key=trial.key)
+            spans = ask(Bench.read_spans, key=trial.key, requests=TIMED_PER_TURN)
+            ask(Bench.release, key=trial.key)
             times = grouped((subgraph, end_s - start_s) for _, subgraph, start_s, end_s in spans)
             for subgraph in compiled.partition.subgraphs:
                 ops = [op for op in subgraph.ops if op in weights]

@@ -8,7 +8,6 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.measure import bench
-from hetero_lab.measure.requests import Compare, ReadCounters
 
 SETUP = """
 import hetero_lab as hl
@@ -126,16 +125,15 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("step", [ReadCounters, Compare])
+@pytest.mark.parametrize("step", ["read_counters", "compare"])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, step):
-    answer = bench.Bench.answer
+    method = getattr(bench.Bench, step)
 
-    def interrupted(self, request):
-        if isinstance(request, step):
-            signal.raise_signal(signal.SIGINT)
-        return answer(self, request)
+    def interrupted(self, **arguments):
+        signal.raise_signal(signal.SIGINT)
+        return method(self, **arguments)
 
-    monkeypatch.setattr(bench.Bench, "answer", interrupted)
+    monkeypatch.setattr(bench.Bench, step, interrupted)
     result, out, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0\nwent_on = True")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert "went_on" not in shell.user_ns

@@ -26,10 +26,9 @@ from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
 from hetero_lab.fleet import cluster as fleet_cluster
 from hetero_lab.fleet.cluster import Group, cluster_of, divide
-from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.stopping import RunOptions
-from hetero_lab.measure.worker_process import Workers
+from hetero_lab.measure.worker_process import SetUp, Workers
 from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import current_environment
 from hetero_lab.results.records import Failed, Header, Ledger, Trial, Turn, by_key

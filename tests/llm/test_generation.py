@@ -31,7 +31,7 @@ from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.executors import Execution, inputs_for, open_runner, read_counted
+from hetero_lab.runtime.executors import inputs_for, open_runner, read_counted
 from hetero_lab.runtime.reference import compare
 from hetero_lab.search.observations import Observer
 
@@ -146,8 +146,8 @@ def test_counters_are_of_steps_of_one_token(model, core, executor, monkeypatch):
     monkeypatch.setattr(LanguageModel, "feed", recorded)
     placed = resolve(bind(model, core), "CPU")
     prompt = inputs_for(placed.bound, None, 0, SCENARIO)
-    execution = Execution(executor, scenario=SCENARIO)
-    rows = read_counted(open_runner(placed, prompt, execution, counters=True))
+    how = {"executor": executor, "scenario": SCENARIO, "counters": True}
+    rows = read_counted(open_runner(placed, prompt, **how))
     assert any(row.real_time_us for row in rows)
     assert len(lengths) > SCENARIO.new_tokens  # more than one generation
     assert set(lengths) == {1}

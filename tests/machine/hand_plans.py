@@ -7,7 +7,7 @@ from hetero_lab.machine.contention import Alone
 from hetero_lab.machine.demand import Demand, Goal, Turn
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import Together
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 
 ALONE = {"detect": {"GPU": 100.0, "CPU": 40.0}, "segment": {"GPU": 50.0, "CPU": 30.0}}
 

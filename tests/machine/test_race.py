@@ -12,7 +12,7 @@ from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Turn
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, best_of
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 from hetero_lab.progress import Stopwatch
 
 NOISE = Noise(0.005, 0.0)  # costs are no times, so nothing in µs

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from hetero_lab.measure.requests import Compile, RunTurn
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.worker_program import serve
 
 _eaten = []
@@ -28,12 +28,12 @@ def _start_child():
 
 
 def _answer(bench, request):
-    key, fault = os.environ["FAULT_KEY"], os.environ["FAULT"]
-    if isinstance(request, Compile) and fault == "endless" and request.trial.key == key:
+    key, fault, given = os.environ["FAULT_KEY"], os.environ["FAULT"], request.keywords
+    if request.func is Bench.compile and fault == "endless" and given["trial"].key == key:
         time.sleep(3600)
-    if not isinstance(request, RunTurn):
-        return bench.answer(request)
-    if key in (request.key, "every"):
+    if request.func is not Bench.run_turn:
+        return request(bench)
+    if key in (given["key"], "every"):
         if fault == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "orphan":
@@ -56,14 +56,14 @@ def _answer(bench, request):
             if os.path.getsize(os.environ["FAULT_MARK"]) > int(os.environ["FAULT_AFTER"]):
                 os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "gone":
-            _turns.append(request.key)
+            _turns.append(given["key"])
             if len(_turns) > int(os.environ["FAULT_AFTER"]):
                 raise RuntimeError("[GPU] clFinish, error code: -36 CL_INVALID_COMMAND_QUEUE")
         elif fault == "silence":  # its output ends, the process does not
             os.closerange(3, 256)
             os.dup2(2, 1)
             time.sleep(3600)
-    return bench.answer(request)
+    return request(bench)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from hetero_lab.errors import (
 )
 from hetero_lab.measure import profile as profiling
 from hetero_lab.measure.bench import Bench
-from hetero_lab.measure.requests import RunTurn
 from hetero_lab.model.read import prepare
 from hetero_lab.results.profile_tables import SUMMARY_COLUMNS, summary_row
 
@@ -385,8 +384,8 @@ def test_a_latency_is_of_one_request_at_a_time(core, monkeypatch):
     alone, ask = [], Bench.ask
 
     def noted(bench, request, **limits):
-        if isinstance(request, RunTurn):
-            alone.append(request.alone)
+        if request.func is Bench.run_turn:
+            alone.append(request.keywords["alone"])
         return ask(bench, request, **limits)
 
     monkeypatch.setattr(Bench, "ask", noted)

@@ -19,24 +19,24 @@ def plan(left_s, n, costs, turns=8):
 
 
 def test_with_time_enough_every_placement_has_full_turns():
-    assert plan(1000.0, 20, SLOW) == TurnPlan(20, 8, FULL)
-    assert plan(10.0, 20, FAST) == TurnPlan(20, 8, FULL)
+    assert plan(1000.0, 20, SLOW) == TurnPlan(20, 8)
+    assert plan(10.0, 20, FAST) == TurnPlan(20, 8)
 
 
 def test_fewer_turns_come_before_shorter_ones_and_those_before_fewer_placements():
     needs = [TurnPlan(20, n).needs_s(SLOW, 8) for n in (8, 4, 2)]
-    assert plan(needs[1], 20, SLOW) == TurnPlan(20, 4, FULL)
-    assert plan(needs[2], 20, SLOW) == TurnPlan(20, 2, FULL)
+    assert plan(needs[1], 20, SLOW) == TurnPlan(20, 4)
+    assert plan(needs[2], 20, SLOW) == TurnPlan(20, 2)
     shorter = plan(0.5 * needs[2], 20, SLOW)
     assert shorter.n_placements >= 15
-    assert shorter.length.inferences < FULL.inferences
+    assert shorter.inferences < FULL
     assert 0 < plan(6.0, 20, SLOW).n_placements < 20
     assert plan(0.3, 5, SLOW).n_placements == plan(-1.0, 5, SLOW).n_placements == 0
 
 
 def test_of_a_fast_model_turns_are_not_cut_since_that_would_gain_no_placement():
     turn_plan = plan(1.0, 20, FAST)
-    assert (turn_plan.turns, turn_plan.length) == (8, FULL)
+    assert (turn_plan.turns, turn_plan.inferences) == (8, FULL)
     assert 5 <= turn_plan.n_placements < 20
 
 

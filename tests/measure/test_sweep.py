@@ -38,7 +38,6 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
-from hetero_lab.measure.requests import Compile, CompileCounted, Expect
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import BenchPool
@@ -335,7 +334,7 @@ def test_benches_of_a_directory_share_the_reference(model, tmp_path):
     trial = structs.replace(trial, device_properties={"CPU": F32["CPU"]})
 
     def verdicts() -> set[str]:
-        compiled = Bench.of(set_up).answer(Compile(trial=trial, compare=True))
+        compiled = Bench.of(set_up).compile(trial, compare=True)
         return {agreement.verdict for agreement in compiled.agreement}
 
     kept = tmp_path / "reference0.npz"
@@ -346,7 +345,7 @@ def test_benches_of_a_directory_share_the_reference(model, tmp_path):
     kept.write_text("half written")
     assert verdicts() == {"equal"}
     kept.unlink()
-    Bench.of(set_up).answer(Expect(trial=trial))
+    Bench.of(set_up).expect(trial)
     assert kept.exists()
 
 
@@ -370,18 +369,19 @@ def test_a_measured_process_has_compiled_nothing_else(
 ):
     for slow in ("sweep_schedule._SLOW_COMPILE_S", "sweep_run._SLOW_START_S"):
         monkeypatch.setattr(f"hetero_lab.measure.{slow}", math.inf)  # a busy machine is slow
-    asked: dict[type, list[int]] = {Compile: [], Expect: []}
+    asked: dict[object, list[int]] = {Bench.compile: [], Bench.expect: []}
 
     def note(worker, request):
-        if type(request) in asked:
-            asked[type(request)].append(worker.pid)
+        if request.func in asked:
+            asked[request.func].append(worker.pid)
 
     before_asking(note)
     sweep = hl.sweep(model, placements, workers=hl.Workers(group=2), counters=False, **QUICK)
     assert set(sweep.summary["status"]) == {"ok"}
-    assert len(asked[Expect]) == 1
-    assert len(asked[Compile]) == len(sweep.rows) > 2
-    assert len({*asked[Compile], *asked[Expect]}) == len(asked[Compile]) + 1
+    compiled, expected = asked.values()
+    assert len(expected) == 1
+    assert len(compiled) == len(sweep.rows) > 2
+    assert len({*compiled, *expected}) == len(compiled) + 1
 
 
 @pytest.fixture
@@ -393,7 +393,8 @@ def two_at_once(monkeypatch):
 
 def split_to_compile(request) -> str:
     """Return which of the splits a worker is asked to compile, if any."""
-    label = request.trial.label if isinstance(request, Compile) else ""
+    compiles = request.func is Bench.compile
+    label = request.keywords["trial"].label if compiles else ""
     return label if label.startswith("split") else ""
 
 
@@ -402,14 +403,14 @@ def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, before_asking, tw
     both, asked = threading.Barrier(2, timeout=60), []
 
     def wait_for_the_other(worker, request):
-        asked.append(type(request))
+        asked.append(request.func)
         if split_to_compile(request):
             both.wait()
 
     before_asking(wait_for_the_other)
     sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
     assert list(sweep.summary["status"]) == ["ok"] * 3
-    assert asked.count(CompileCounted) == 2  # of three: the third has nobody beside it
+    assert asked.count(Bench.compile_counted) == 2  # of three: the third has nobody beside it
     assert set(sweep.tables["counters"]["label"]) == {"CPU", "split 0", "split 1"}
 
 

@@ -79,8 +79,8 @@ class Timed:
 
     def ask(self, request: Any, *, timeout_s: float) -> Any:
         shop = self.shop
-        trial = getattr(request, "trial", None)
-        key, kind = trial.key if trial else request.key, type(request).__name__
+        given, kind = request.keywords, request.func.__name__
+        key = given["trial"].key if "trial" in given else given["key"]
         shop.asked.append((kind, key))
         shop.limits[kind] = timeout_s
         shop.fault(kind, key)
@@ -108,7 +108,7 @@ def test_a_quick_bench_is_new_for_each_placement_and_ends_with_its_group(worksho
     shop.run("rabc", group=2)
     assert (shop.started, shop.most_alive, shop.alive) == (4, 2, 0)
     assert shop.turns() == {"r": 6, "a": 2, "b": 2, "c": 2}
-    assert "Release" not in {kind for kind, _ in shop.asked}
+    assert "release" not in {kind for kind, _ in shop.asked}
 
 
 @pytest.mark.parametrize("slow", [{"start": 0.6}, {"compile": 0.6}])
@@ -116,14 +116,14 @@ def test_a_bench_is_kept_where_a_new_one_would_take_long(workshop, slow):
     shop = workshop(**slow)
     shop.run("rabc", group=2)
     assert (shop.started, shop.most_alive, shop.alive) == (2, 2, 0)
-    assert [key for kind, key in shop.asked if kind == "Release"] == ["a", "b"]
+    assert [key for kind, key in shop.asked if kind == "release"] == ["a", "b"]
 
 
 def test_a_bench_that_cannot_let_go_is_ended(workshop):
     shop = workshop(start=0.6)
 
     def die(kind: str, key: str) -> None:
-        if (kind, key) == ("Release", "a"):
+        if (kind, key) == ("release", "a"):
             raise WorkerError("failed", "gone", died=True)
 
     shop.fault = die
@@ -136,7 +136,7 @@ def test_a_bench_that_crashed_is_replaced_and_has_compiled_again(workshop):
     shop, crashes = workshop(), {"a": 1, "b": 2}
 
     def crash(kind: str, key: str) -> None:
-        if kind == "RunTurn" and crashes.get(key, 0):
+        if kind == "run_turn" and crashes.get(key, 0):
             crashes[key] -= 1
             raise WorkerError("crashed (signal 11)", "SIGSEGV", died=True, crashed=True)
 
@@ -145,7 +145,7 @@ def test_a_bench_that_crashed_is_replaced_and_has_compiled_again(workshop):
     assert shop.turns() == {"r": 2, "a": 2}
     assert [record.entry for record in shop.of(Failed)] == ["b"]
     assert (shop.started, shop.alive) == (3 + 2, 0)
-    compiled = [key for kind, key in shop.asked if kind == "Compile"]
+    compiled = [key for kind, key in shop.asked if kind == "compile"]
     assert Counter(compiled) == {"r": 1, "a": 2, "b": 2}
     assert call.n_left == 1
 
@@ -154,13 +154,13 @@ def test_a_worker_that_died_while_counters_were_compiled_costs_no_row(workshop):
     shop, left = workshop(compile=0.6), [WorkerError("timed out", died=True)]
 
     def die(kind: str, key: str) -> None:
-        if (kind, key) == ("CompileCounted", "a") and left:
+        if (kind, key) == ("compile_counted", "a") and left:
             raise left.pop()
 
     shop.fault = die
     shop.run("rab", at_once=2, counters=True)
     assert shop.of(Failed) == []
-    assert [key for kind, key in shop.asked if kind == "ReadCounters"] == ["r", "a", "b"]
+    assert [key for kind, key in shop.asked if kind == "read_counters"] == ["r", "a", "b"]
 
 
 def test_a_call_tells_how_its_time_was_spent(workshop):
@@ -201,7 +201,7 @@ def test_nothing_is_measured_again(workshop):
 def test_what_compiles_may_take_longer(workshop):
     shop = workshop(start=0.6)
     shop.run("rab", group=2, counters=True)
-    longer, others = {"Compile", "ReadCounters"}, {"WarmUp", "RunTurn", "Release"}
+    longer, others = {"compile", "read_counters"}, {"warm_up", "run_turn", "release"}
     assert shop.limits == {**dict.fromkeys(longer, 70.0), **dict.fromkeys(others, 7.0)}
 
 
@@ -209,7 +209,7 @@ def test_without_the_reference_the_others_have_their_turns(workshop):
     shop = workshop()
 
     def fail(kind: str, key: str) -> None:
-        if (kind, key) == ("Compile", "r"):
+        if (kind, key) == ("compile", "r"):
             raise WorkerError("compile failed", "no kernel", died=False)
 
     shop.fault = fail
@@ -222,7 +222,7 @@ def test_a_bench_that_dies_after_its_turns_is_started_again_to_be_counted(worksh
     shop, deaths = workshop(), {"a": 1}
 
     def die(kind: str, key: str) -> None:
-        if (kind, key) == ("ReadCounters", "a") and deaths.pop("a", 0):
+        if (kind, key) == ("read_counters", "a") and deaths.pop("a", 0):
             raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
 
     shop.fault = die
@@ -236,15 +236,15 @@ def test_slow_compiles_with_counters_run_at_once_too(workshop):
     shop = workshop(compile=0.6, start=0.0)
 
     def die(kind: str, key: str) -> None:
-        if (kind, key) == ("CompileCounted", "b"):
+        if (kind, key) == ("compile_counted", "b"):
             raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
 
     shop.fault = die
     shop.run("rabcd", at_once=2, counters=True)
-    both = {key for kind, key in shop.asked if kind == "CompileCounted"}
+    both = {key for kind, key in shop.asked if kind == "compile_counted"}
     assert both == set("rabc")  # d is the last, alone
     assert [record.entry for record in shop.of(Counters)] == list("rabcd")
-    assert [key for kind, key in shop.asked if kind == "Compile"].count("b") == 2  # it had died
+    assert [key for kind, key in shop.asked if kind == "compile"].count("b") == 2  # it had died
     assert shop.turns() == dict.fromkeys("rabcd", 2)
 
 

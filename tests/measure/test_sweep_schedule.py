@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 from measure.scripted_answers import TIMES, answered, trials
 
 from hetero_lab.intervals import ASSUMED_NOISE, Noise
-from hetero_lab.measure import requests
 from hetero_lab.measure.stopping import FULL, RunOptions
 from hetero_lab.measure.sweep_schedule import Ask, Begin, SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError
@@ -67,13 +67,13 @@ class Script:
         if isinstance(step, Begin):
             self.now_s += self.times["start"]  # they start side by side
             return dict.fromkeys(step.keys, self.times["start"])
-        if isinstance(step, requests.Expect):
+        if not isinstance(step, Ask):
             return {}
         answers, lasted = {}, []
         for key, request in step.requests.items():
-            self.asked.append((type(request).__name__, key))
+            self.asked.append((request.func.__name__, key))
             seconds, answer = answered(key, request, self.times)
-            answers[key] = self.fault(type(request).__name__, key) or answer
+            answers[key] = self.fault(request.func.__name__, key) or answer
             lasted.append(seconds)
         self.now_s += max(lasted)
         return answers
@@ -104,7 +104,7 @@ def test_with_time_enough_everything_gets_its_turns():
     assert [r.entry for r in script.of(Finished)] == ["r", "a", "b"]
     assert schedule.pending() == []
     assert schedule.needs_s() == 0.0
-    assert (schedule.plan.turns, schedule.plan.length) == (3, FULL)
+    assert (schedule.plan.turns, schedule.plan.inferences) == (3, FULL)
 
 
 def test_a_placement_gets_as_many_turns_as_were_asked_for():
@@ -137,11 +137,11 @@ def test_the_first_placement_is_measured_even_if_that_overruns_the_budget():
     assert {"r", "a"} == {*script.turns()}
     assert script.now_s < 1.5 + 1.0 + 0.1 + 0.1
     assert len(schedule.pending()) == 4
-    assert schedule.plan.length == FULL  # it is as if the compile had been paid for
+    assert schedule.plan.inferences == FULL  # it is as if the compile had been paid for
     slow = Script(compile=1.0, inference=0.5)
     schedule = slow.run("rabc", budget_s=2.5)
     assert slow.turns() == {"r": 1, "a": 1}
-    assert (schedule.plan.turns, schedule.plan.length.inferences) == (1, 2)
+    assert (schedule.plan.turns, schedule.plan.inferences) == (1, 2)
 
 
 def test_without_time_for_a_second_compile_it_is_said_how_long_the_rest_takes():
@@ -195,16 +195,16 @@ def test_what_has_the_fewest_turns_comes_first():
         for key, count in (("r", 3), ("a", 3), ("b", 1), ("c", 2)) for n in range(count)
     ]  # fmt: skip
     script.run("rabcd", records=before, turns=4)
-    assert script.keys("Compile") == ["r", "d", "b", "c", "a"]
+    assert script.keys("compile") == ["r", "d", "b", "c", "a"]
     assert {turn.group for turn in script.of(Turn)} == {0, 1}
     assert min(script.turns()[key] for key in "abcd") == 4
 
 
 def test_a_placement_that_is_refused_is_given_up_at_once():
     script = Script()
-    script.fail("Compile", "a", REFUSED)
+    script.fail("compile", "a", REFUSED)
     schedule = script.run("rab")
-    assert script.keys("Compile") == ["r", "a", "b"]
+    assert script.keys("compile") == ["r", "a", "b"]
     assert script.turns() == {"r": 2, "b": 2}
     (failed,) = script.of(Failed)
     assert (failed.entry, failed.status, failed.detail) == ("a", "failed", "not supported")
@@ -214,7 +214,7 @@ def test_a_placement_that_is_refused_is_given_up_at_once():
 @pytest.mark.parametrize("crashes", [1, 2])
 def test_a_crash_is_tried_once_more_and_costs_one_row(crashes):
     script = Script()
-    script.fail("RunTurn", "b", CRASH, crashes)
+    script.fail("run_turn", "b", CRASH, crashes)
     script.run("rab")
     failed = script.of(Failed)
     assert [record.entry for record in failed] == ["b"] * (crashes - 1)
@@ -223,7 +223,7 @@ def test_a_crash_is_tried_once_more_and_costs_one_row(crashes):
     assert [record.entry for record in script.of(Compiled)] == ["r", "a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["Compile", "WarmUp", "RunTurn"])
+@pytest.mark.parametrize("kind", ["compile", "warm_up", "run_turn"])
 def test_without_its_reference_each_placement_still_gets_its_turns(kind):
     script = Script()
     script.fail(kind, "r", REFUSED)
@@ -235,10 +235,10 @@ def test_without_its_reference_each_placement_still_gets_its_turns(kind):
     # The reference is tried again by the next call. If it runs, so are the others, for a ratio.
     mended = Script()
     mended.run("rabc", group=3, turns=3, records=script.records)
-    assert {*mended.keys("RunTurn")} == {"r"}
+    assert {*mended.keys("run_turn")} == {"r"}
     both = Script()
     both.run("rabc", group=3, turns=3, records=mended.records)
-    assert {*both.keys("RunTurn")} == {*"rabc"}
+    assert {*both.keys("run_turn")} == {*"rabc"}
 
 
 def test_a_group_without_any_that_runs_ends():
@@ -246,7 +246,7 @@ def test_a_group_without_any_that_runs_ends():
     script.fault = lambda kind, key: REFUSED
     script.run("rab")
     assert [record.entry for record in script.of(Failed)] == ["r", "a", "b"]
-    assert {kind for kind, _ in script.asked} == {"Compile"}
+    assert {kind for kind, _ in script.asked} == {"compile"}
 
 
 def test_an_interrupt_leaves_what_the_next_call_goes_on_from():
@@ -310,26 +310,26 @@ def test_slow_compiles_run_at_once():
     assert compiled == ["r", "ab", "cd"]
     assert script.turns() == dict.fromkeys("rabcd", 2)
     alone = Script(compile=0.6)
-    alone.fail("Compile", "a", REFUSED, times=1)  # for lack of memory, beside the other
+    alone.fail("compile", "a", REFUSED, times=1)  # for lack of memory, beside the other
     alone.run("rab", at_once=2)
-    assert alone.keys("Compile") == ["r", "a", "b", "a"]
+    assert alone.keys("compile") == ["r", "a", "b", "a"]
     assert alone.of(Failed) == []
 
 
 def test_a_full_turn_is_warmed_up_for():
     script = Script()
     script.run("ra")
-    assert script.keys("WarmUp") == ["r", "r", "a"]  # the reference at once, to know its time
+    assert script.keys("warm_up") == ["r", "r", "a"]  # the reference at once, to know its time
     short = Script(compile=0.2, inference=0.01)
     schedule = short.run("ra", budget_s=1.2)
-    assert schedule.plan.length.timed < FULL.timed
-    assert short.keys("WarmUp") == ["r"]
+    assert schedule.plan.inferences < FULL
+    assert short.keys("warm_up") == ["r"]
 
 
 def test_reference_outputs_are_computed_once_for_each_variant():
     script = Script()
     script.run("ra12", reference=True)
-    expected = [s.trial.key for s in script.steps if isinstance(s, requests.Expect)]
+    expected = [s.keywords["trial"].key for s in script.steps if isinstance(s, partial)]
     assert expected == ["r", "1", "2"]
 
 

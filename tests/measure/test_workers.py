@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,10 +18,11 @@ import pytest
 
 from hetero_lab.devices.core import bind
 from hetero_lab.measure import session, worker_process
-from hetero_lab.measure.requests import Release, SetUp
+from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.session import StoppedError, SweepControl
 from hetero_lab.measure.worker_process import (
     WORKER,
+    SetUp,
     WorkerError,
     WorkerProcess,
     Workers,
@@ -28,6 +30,8 @@ from hetero_lab.measure.worker_process import (
 )
 from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
+
+RELEASE = partial(Bench.release, key="none")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
@@ -100,7 +104,7 @@ def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
     worker = WorkerProcess(set_up)
     os.kill(worker.pid, signal.SIGSEGV)
     with pytest.raises(WorkerError, match=r"crashed \(signal 11\)"):
-        worker.ask(Release(key="none"), timeout_s=10)
+        worker.ask(RELEASE, timeout_s=10)
 
 
 def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
@@ -109,7 +113,7 @@ def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
         with contextlib.closing(WorkerProcess(set_up)) as after:
             assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
             assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
-            assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
+            assert before.ask(RELEASE, timeout_s=10) is None  # it goes on
 
 
 def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
@@ -126,7 +130,7 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
     with contextlib.closing(WorkerProcess(set_up)) as worker:
         assert not isinstance(worker._process, ForkedProcess)
         assert psutil.Process(worker.pid).ppid() == os.getpid()
-        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=10) is None
 
 
 @pytest.mark.slow
@@ -135,7 +139,7 @@ def test_a_server_that_was_killed_is_started_again(set_up):
         server = server_of(worker)
         server.kill()
         server.wait()
-        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=10) is None
         with contextlib.closing(WorkerProcess(set_up)) as other:
             assert isinstance(other._process, ForkedProcess)
     with contextlib.suppress(psutil.NoSuchProcess):  # nobody may be there to reap it
@@ -183,7 +187,7 @@ def test_an_answer_that_comes_after_the_end_is_still_read():
     late = ["sh", "-c", "(sleep 0.5; echo '{}'; sleep 2) & exit 3"]
     worker = WorkerProcess(SetUp(models={}), Workers(command=late))
     with contextlib.closing(worker), pytest.raises(WorkerError, match=r"crashed \(exit code 3\)"):
-        worker.ask(Release(key="none"), timeout_s=10)
+        worker.ask(RELEASE, timeout_s=10)
 
 
 def test_a_worker_that_stops_answering_is_told_from_one_that_is_slow(monkeypatch):
@@ -191,11 +195,11 @@ def test_a_worker_that_stops_answering_is_told_from_one_that_is_slow(monkeypatch
     mute = ["sh", "-c", "echo '{}'; exec >&-; sleep 30"]
     worker = WorkerProcess(SetUp(models={}), Workers(command=mute))
     with pytest.raises(WorkerError, match=r"crashed \(no more answers\)") as caught:
-        worker.ask(Release(key="none"), timeout_s=20)
+        worker.ask(RELEASE, timeout_s=20)
     assert caught.value.died
     slow = WorkerProcess(SetUp(models={}), Workers(command=["sh", "-c", "echo '{}'; sleep 30"]))
     with pytest.raises(WorkerError, match=r"timed out after 0.1 s: Release"):
-        slow.ask(Release(key="none"), timeout_s=0.1)
+        slow.ask(RELEASE, timeout_s=0.1)
     assert not psutil.pid_exists(slow.pid)
 
 
@@ -203,17 +207,17 @@ def test_a_stopped_sweep_has_no_worker_left(set_up):
     control = SweepControl()
     start = control.stoppable(lambda: WorkerProcess(set_up))
     with contextlib.closing(start()) as worker:
-        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=10) is None
         control.stop()
         assert control.is_stopped
         with pytest.raises(WorkerError):
-            worker.ask(Release(key="none"), timeout_s=10)
+            worker.ask(RELEASE, timeout_s=10)
     with pytest.raises(StoppedError):
         start()
     late = SweepControl()  # stopped while a worker starts
     begun = late.stoppable(lambda: (late.stop(), WorkerProcess(set_up))[1])()
     with contextlib.closing(begun), pytest.raises(WorkerError):
-        begun.ask(Release(key="none"), timeout_s=10)
+        begun.ask(RELEASE, timeout_s=10)
 
 
 @pytest.mark.parametrize(("n_cores", "at_once"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8)])

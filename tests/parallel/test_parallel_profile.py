@@ -20,10 +20,8 @@ from hetero_lab.devices.core import bind
 from hetero_lab.errors import AffinityError, HeteroLabWarning
 from hetero_lab.measure import profile as profiling
 from hetero_lab.measure.bench import Bench
-from hetero_lab.measure.requests import Compile, Release, RunTurn
 from hetero_lab.measure.trial_grid import trial_of
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.executors import Execution
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -352,15 +350,15 @@ def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     model, placement = branchy(core)
     bench = Bench({"m": bind(model, core)})
     placed = resolve(bind(model, core), placement)
-    trial = trial_of(placed, "l", "m", Execution("parallel", 2))
-    bench.answer(Compile(trial=trial))
+    trial = trial_of(placed, "l", "m", executor="parallel", requests=2)
+    bench.compile(trial)
     assert len(threads()) == 3  # one more than devices
-    compiled = bench.answer(Compile(trial=trial, compare=True))
+    compiled = bench.compile(trial, compare=True)
     assert compiled.agreement[0].verdict == "equal"
     assert len(threads()) == 3  # the first one was let go
-    turn = bench.answer(RunTurn(key=trial.key, discarded=2, timed=10))
+    turn = bench.run_turn(trial.key, discarded=2, timed=10)
     assert len(turn.samples_us) == 10
-    bench.answer(Release(key=trial.key))
+    bench.release(trial.key)
     assert threads() == []
 
 

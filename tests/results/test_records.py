@@ -96,7 +96,7 @@ def test_of_trials_that_share_a_key_the_first_is_measured(trial_of):
     *_, make = trial_of
     first, other = make(["CPU"]), make(["ACC"])
     assert by_key([first, other]) == {"k": first}
-    assert first.execution.requests == 2
+    assert first.requests == 2
     assert first.runs_on == {"CPU"}
     assert make(["AUTO:ACC,CPU", "CPU"]).runs_on == {"ACC", "CPU"}
 

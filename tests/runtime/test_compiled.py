@@ -41,7 +41,7 @@ from hetero_lab.runtime.compiled import (
     parse_header,
     reported,
 )
-from hetero_lab.runtime.executors import CompiledSession, Execution, settle
+from hetero_lab.runtime.executors import CompiledSession, check_placed, settle
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
 
@@ -98,17 +98,17 @@ def test_threads_that_a_split_ignores_are_said(core):
     for call in (
         lambda: hl.compile(model, placement, core=core),
         lambda: hl.sweep(model, [placement], reference=False, progress=False, core=core, **two),
-        lambda: Execution().check(placed),
+        lambda: check_placed(placed),
     ):
         with pytest.warns(HeteroLabWarning, match="ignores 'INFERENCE_NUM_THREADS' of CPU in a mo"):
             call()
-    Execution("parallel").check(placed)  # the executor obeys them all
+    check_placed(placed, "parallel")  # the executor obeys them all
     hl.ParallelExecutor(model, placement, core=core).close()
     split = resolve(bind(stateful(), core), on_acc(stateful(), core, "after"))
-    Execution("parallel").check(split)
-    Execution(requests=2).check(split)
+    check_placed(split, "parallel")
+    check_placed(split, requests=2)
     with pytest.raises(ArgumentError, match="states"):
-        Execution("parallel", requests=2).check(split)
+        check_placed(split, "parallel", requests=2)
 
 
 def test_a_property_is_reported_by_the_model_or_each_device(core):
