@@ -25,12 +25,7 @@ from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
-from hetero_lab.samples.pictures import (
-    DTYPES,
-    PictureInput,
-    read_picture,
-    sample_preprocessing,
-)
+from hetero_lab.samples.pictures import DTYPES, read_picture, sample_preprocessing, sides
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of, one_line
 
@@ -182,9 +177,15 @@ def classify(
     given = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}
     how = replace(how, **{name: value for name, value in given.items() if value is not None})
     bound = bind(model, core)
-    into = picture_input(bound.graph)
+    shape, element_type = picture_input(bound.graph)
     outputs = _class_outputs(bound)
-    pixels = read_picture(image, into, how)
+    n_given, n_channels = max(len(how.mean), len(how.scale)), sides(shape)[2]
+    if n_given > n_channels:
+        name = shorten(bound.graph.ops[bound.graph.parameters[0]].name)
+        raise ArgumentError(
+            f"mean= or scale= has {n_given} values, but the input {name} has one channel: give one."
+        )
+    pixels = read_picture(image, shape, how, element_type)
     placed = resolve(bound, placement)
     compiled = compile_placed(placed)
     answers = compiled([pixels])
@@ -203,8 +204,8 @@ def classify(
     )
 
 
-def picture_input(graph: OpGraph) -> PictureInput:
-    """Return how a model takes pictures, from its input's shape; ModelError if it takes none."""
+def picture_input(graph: OpGraph) -> tuple[tuple[int, ...], str]:
+    """Return shape and element type of the one input; ModelError if it does not take a picture."""
     inputs = [graph.ops[i] for i in graph.parameters]
     found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
     wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
@@ -224,11 +225,7 @@ def picture_input(graph: OpGraph) -> PictureInput:
             f"Pictures are made for inputs of {names_at_hand(DTYPES)}; this model's is of "
             f"{tensor.element_type}: {found}."
         )
-    channels_last = shape[1] not in (1, 3)
-    height, width, n_channels = shape[1:] if channels_last else (*shape[2:], shape[1])
-    return PictureInput(
-        inputs[0].name, tensor.element_type, height, width, n_channels, channels_last
-    )
+    return shape, tensor.element_type
 
 
 def _labels(name: str) -> tuple[str, ...] | None:

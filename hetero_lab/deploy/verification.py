@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 UNPROMISED, ERROR = "not promised", "error"
+ALARM = "alarm"  # of a latency: undecided, and another process could decide
 WIDE = 1000  # characters of a detail
 _LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
@@ -58,14 +59,6 @@ class ContractPart(NamedTuple):
     def title(self) -> str:
         """The name, with the model's before it if there are several."""
         return f"{self.model} {self.name}".lstrip()
-
-
-class Settlement(NamedTuple):
-    """A status with its reason; if it is not ``settled``, another process could change it."""
-
-    status: str
-    detail: str
-    settled: bool = True
 
 
 class _Gate(Result):
@@ -442,25 +435,25 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
 
 def judged_latency(
     then: Promise, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
-) -> Settlement:
+) -> Checked:
     """Tell whether a promise is kept, by the runs so far.
 
     ``moved`` names hardware that is not that of the promise. A first run that looks worse is an
-    alarm; the runs after it decide.
+    ``ALARM``; the runs after it decide.
     """
     first, *again = runs
     failed = next((run for run in runs if run.error), first)
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if not isinstance(then, LatencyPromise):
-        return Settlement(UNPROMISED, then or "")
+        return UNPROMISED, then or ""
     if failed.error and failed.step == REFERENCE:
-        return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
+        return UNDECIDED, f"the reference {then.reference} fails: {failed.error}"
     if len(ratios) < len(runs):
         status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
-        return Settlement(status, failed.error or "it was not measured")
+        return status, failed.error or "it was not measured"
     limit = 1.0 + (then.tolerance if tolerance is None else tolerance)
     if why := disturbed(runs):
-        return Settlement(UNDECIDED, f"{why}; promised is {then}")
+        return UNDECIDED, f"{why}; promised is {then}"
     spread = then.spread or math.log(then.ratio_ci95_high / then.ratio_ci95_low) / 3.92
     found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread, then.drift)
     text = (
@@ -468,17 +461,17 @@ def judged_latency(
         f"{then}"
     )
     if found.high <= limit:
-        return Settlement(OK, text)
+        return OK, text
     if moved:
-        return Settlement(UNDECIDED, f"{text}, but this is other hardware: {moved}")
+        return UNDECIDED, f"{text}, but this is other hardware: {moved}"
     worse = found.low > limit and min(ratios) > limit * then.ratio
     if worse and len(again) >= _LEAST_AGAIN:
         if then.ratios:
-            return Settlement(BROKEN, text)
+            return BROKEN, text
         text += "; one process promised that: deploy again to promise a latency between processes"
-        return Settlement(UNDECIDED, text)
+        return UNDECIDED, text
     text += f"; {limit:.2f} times is allowed"
-    return Settlement(UNDECIDED, text, settled=len(again) >= _MOST_AGAIN)
+    return (UNDECIDED if len(again) >= _MOST_AGAIN else ALARM), text
 
 
 def other_hardware(contract: Contract, seen: ObservedRun) -> str:

@@ -29,14 +29,16 @@ from hetero_lab.deploy.contract import (
 )
 from hetero_lab.deploy.deployed_run import QUIET_S, TURNS, ObservedRun, observe
 from hetero_lab.deploy.verification import (
+    ALARM,
     BROKEN,
     ERROR,
     OK,
+    UNDECIDED,
     UNKNOWN,
     WIDE,
     Across,
+    Checked,
     ContractPart,
-    Settlement,
     Verification,
     judged,
     judged_latency,
@@ -247,7 +249,7 @@ class _Proof:
         self.bar.note(f"install {release}" if release else "")
         with interpreter(release) as python:
             runs, latency = self._runs(directory, contract, release, python)
-        made = judged(directory, contract, frozen, runs, latency[:2], release)
+        made = judged(directory, contract, frozen, runs, latency, release)
         if not release and (self.data is not None or contract.accuracy is not None):
             self.bar.note("count the right answers")
             accuracy = _accuracy(directory, contract, frozen, self.data, self.max_drop)
@@ -256,7 +258,7 @@ class _Proof:
 
     def _runs(
         self, directory: AnyPath, contract: Contract, release: str, python: str
-    ) -> tuple[list[ObservedRun], Settlement]:
+    ) -> tuple[list[ObservedRun], Checked]:
         """Run a directory once, and again while its latency is an alarm."""
         then, until_s = contract.latency, now() + self.budget_s
         reference = None
@@ -266,17 +268,17 @@ class _Proof:
             wait_until_quiet(min(QUIET_S, _QUIET_SHARE * self.budget_s))
         runs: list[ObservedRun] = []
 
-        def look() -> Settlement:
+        def look() -> Checked:
             runs.append(observe(directory, reference=reference, python=python, turns=self.turns))
             return judged_latency(then, runs, self.tolerance, other_hardware(contract, runs[0]))
 
-        latency = look()
-        if not latency.settled:
+        status, why = look()
+        if status == ALARM:
             self.bar.note("measure the latency again")
             time.sleep(PAUSE_S)
-        while not latency.settled and now() < until_s:
-            latency = look()
-        return runs, latency
+        while status == ALARM and now() < until_s:
+            status, why = look()
+        return runs, (UNDECIDED if status == ALARM else status, why)
 
 
 def _accuracy(

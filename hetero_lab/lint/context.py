@@ -12,9 +12,9 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import names_at_hand
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph, devices_of, predict
+from hetero_lab.placement.partition import Boundary, Partition, Subgraph, devices_of, predict
 
 if TYPE_CHECKING:
     from hetero_lab.costs.cost_model import CostModel
@@ -87,17 +87,6 @@ class Draft:
     stuck: str = ""
 
 
-@dataclass
-class Exchange:
-    """The tensors that one subgraph exchanges with the others."""
-
-    feeds: set[int] = field(default_factory=set)
-    fed_by: set[int] = field(default_factory=set)
-    n_bytes: int = 0
-    bytes_with: Counter[str] = field(default_factory=Counter)  # by the other side's device
-    n_tensors: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class LintContext:
     """A graph, an affinity, the ops that each device can run (``able``), and perhaps costs."""
@@ -131,25 +120,20 @@ class LintContext:
         index_of = self.graph.index_of
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
-    def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Exchange]]:
-        """Yield each subgraph with its placeable ops and its exchange."""
-        return zip(self.partition.subgraphs, self.members, self._exchanges, strict=True)
+    def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], list[Boundary]]]:
+        """Yield each subgraph with its placeable ops and the boundaries on either side of it."""
+        beside = grouped((i, b) for b in self.partition.boundaries for i in (b.source, *b.targets))
+        for subgraph, nodes in zip(self.partition.subgraphs, self.members, strict=True):
+            yield subgraph, nodes, beside.get(subgraph.index, [])
 
-    @cached_property
-    def _exchanges(self) -> list[Exchange]:
-        subgraphs = self.partition.subgraphs
-        exchanges = [Exchange() for _ in subgraphs]
-        for boundary in self.partition.boundaries:
-            n_bytes = boundary.n_bytes or 0
-            for index in (boundary.source, *boundary.targets):
-                exchanges[index].n_tensors += 1
-                exchanges[index].n_bytes += n_bytes
-            for target in boundary.targets:
-                exchanges[boundary.source].feeds.add(target)
-                exchanges[target].fed_by.add(boundary.source)
-                for here, there in ((boundary.source, target), (target, boundary.source)):
-                    exchanges[here].bytes_with[subgraphs[there].device] += n_bytes
-        return exchanges
+    def bytes_with(self, subgraph: int, boundaries: Iterable[Boundary]) -> Counter[str]:
+        """Return the bytes that a subgraph exchanges with others, by their device."""
+        exchanged = Counter[str]()
+        for boundary in boundaries:
+            others = boundary.targets if boundary.source == subgraph else (boundary.source,)
+            for other in others:
+                exchanged[self.partition.subgraphs[other].device] += boundary.n_bytes or 0
+        return exchanged
 
     @cached_property
     def overhead_us(self) -> tuple[float, ...]:

@@ -9,13 +9,14 @@ lists it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, Gone, LintContext, together
 from hetero_lab.model.opgraph import CONVOLUTIONS, OpGraph
+from hetero_lab.placement.partition import Boundary
 from hetero_lab.terminal import count_of
 
 SLOW_DEVICE = "slow-device"
@@ -57,9 +58,9 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
         return
     number = {device: n for n, device in enumerate(context.costs.devices)}
     op_us = context.costs.op_us
-    for subgraph, nodes, link in context.subgraphs():
+    for subgraph, nodes, boundaries in context.subgraphs():
         options: list[tuple[float, dict[str, str]]] = []
-        for device in link.bytes_with:
+        for device in context.bytes_with(subgraph.index, boundaries):
             remedy = context.move(nodes, device) if device != subgraph.device else {}
             # An upper limit: all overhead of the subgraph, and the difference of its ops' times.
             gain = context.overhead_us[subgraph.index]
@@ -75,8 +76,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             nodes=nodes,
             finding=(
                 f"A subgraph of {subgraph.device} with {count_of(len(nodes), 'op')} "
-                f"({context.named(nodes)}) has {count_of(link.n_tensors, 'boundary')} of "
-                f"{link.n_bytes:,} bytes; keeping it separate costs "
+                f"({context.named(nodes)}) has {_exchanged(boundaries)}; keeping it separate costs "
                 f"{context.overhead_us[subgraph.index]:.1f} µs, more than it saves."
             ),
             options=tuple(remedy for _, remedy in options),
@@ -84,6 +84,14 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             weight=options[0][0],
             must_save=True,
         )
+
+
+def _n_bytes(boundaries: Sequence[Boundary]) -> int:
+    return sum(boundary.n_bytes or 0 for boundary in boundaries)
+
+
+def _exchanged(boundaries: Sequence[Boundary]) -> str:
+    return f"{count_of(len(boundaries), 'boundary')} of {_n_bytes(boundaries):,} bytes"
 
 
 PING_PONG = "ping-pong"
@@ -214,10 +222,12 @@ def _priced_groups(context: LintContext) -> dict[int, tuple[int, ...]]:
 def small_subgraphs(context: LintContext) -> Iterator[Draft]:
     """Find ping-pong (A→B→A with little on B) and other subgraphs too small to pay off."""
     subgraphs = context.partition.subgraphs
-    for subgraph, nodes, link in context.subgraphs():
-        if not nodes or not link.n_tensors:
+    for subgraph, nodes, boundaries in context.subgraphs():
+        if not nodes or not boundaries:
             continue
-        around = link.feeds | link.fed_by
+        fed_by = {b.source for b in boundaries} - {subgraph.index}
+        feeds = {i for b in boundaries if b.source == subgraph.index for i in b.targets}
+        around = feeds | fed_by
         devices = {subgraphs[other].device for other in around} - {subgraph.device}
         n_around = sum(len(subgraphs[other].ops) for other in around)
         cheap = not any(context.graph.ops[i].type in HEAVY | WHOLE for i in nodes)
@@ -232,12 +242,12 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
         there_and_back = (
             len(devices) == 1
             and all(subgraphs[other].device in devices for other in around)
-            and link.feeds
-            and link.fed_by
+            and feeds
+            and fed_by
             and (few or (cheap and len(nodes) <= SMALL))
             and len(nodes) <= n_around
         )
-        exchanged = f"{count_of(link.n_tensors, 'boundary')} of {link.n_bytes:,} bytes"
+        exchanged = _exchanged(boundaries)
         what = f"{count_of(len(nodes), 'op')} ({context.named(nodes)})"
         if there_and_back:
             (other,) = devices
@@ -249,40 +259,39 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             text = f"A subgraph of {subgraph.device} has only {what} and {exchanged}{price}."
         else:
             continue
+        by_bytes = context.bytes_with(subgraph.index, boundaries).most_common()
         yield Draft(
             rule=PING_PONG if there_and_back else "",
             nodes=nodes,
             finding=text,
-            options=context.moves(
-                nodes, sorted(link.bytes_with, key=link.bytes_with.__getitem__, reverse=True)
-            ),
+            options=context.moves(nodes, [device for device, _ in by_bytes]),
             gone=context.merged(nodes),
             slack=-1,
-            weight=context.weight([subgraph.index], link.n_bytes),
+            weight=context.weight([subgraph.index], _n_bytes(boundaries)),
         )
 
 
 def copy_only(context: LintContext) -> Iterator[Draft]:
     """Find subgraphs without an op: they only copy inputs or constants."""
-    for subgraph, nodes, link in context.subgraphs():
+    for subgraph, nodes, boundaries in context.subgraphs():
         copied = () if nodes else context.copied(subgraph.index)
         if not copied:
             continue
         constant = all(index in context.graph.constant_side for index in copied)
         users = _placed_users(context.graph, copied)
         user_devices = list(dict.fromkeys(context.device_of[i] for i in users))
-        kind = "constant" if constant else "input"
+        kind, n_bytes = "constant" if constant else "input", _n_bytes(boundaries)
         yield Draft(
             severity=WARNING if users else INFO,
             nodes=copied,
             finding=(
                 f"A subgraph of {subgraph.device} has no op, it only copies "
-                f"{count_of(len(copied), kind)} ({context.named(copied)}): {link.n_bytes:,} bytes"
+                f"{count_of(len(copied), kind)} ({context.named(copied)}): {n_bytes:,} bytes"
                 + (f" for ops on {' and '.join(user_devices)}." if users else " to a model output.")
             ),
             options=context.moves(users, [*user_devices, subgraph.device]) if users else (),
             gone=_has_op(context, copied[0]),
-            weight=context.weight([subgraph.index], link.n_bytes),
+            weight=context.weight([subgraph.index], n_bytes),
             stuck="" if users else "It is part of the model: no placement avoids the copy.",
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,18 +50,6 @@ class Preprocessing:
             raise ArgumentError("scale= divides the pixels, so it cannot be 0.")
 
 
-@dataclass(frozen=True)
-class PictureInput:
-    """The one input of an image classifier: batch 1, 1 or 3 channels first or last."""
-
-    name: str
-    element_type: str
-    height: int
-    width: int
-    n_channels: int
-    channels_last: bool
-
-
 # The samples that classify pictures, and how their training data was prepared.
 OF_SAMPLES = {
     # Bright ink on a dark ground from 0 to 16: how many of 4x4 dots were inked (UCI, 1998).
@@ -80,51 +69,56 @@ def sample_preprocessing(sample: str) -> Preprocessing:
     return OF_SAMPLES.get(sample, Preprocessing())
 
 
+def sides(shape: Sequence[int]) -> tuple[int, int, int, bool]:
+    """Return height, width, channels of an input of pictures, and whether channels are last."""
+    _, first, second, third = shape
+    return (second, third, first, False) if first in (1, 3) else (first, second, third, True)
+
+
 def read_picture(
-    path: str | os.PathLike[str], into: PictureInput, how: Preprocessing
+    path: str | os.PathLike[str],
+    shape: Sequence[int],
+    how: Preprocessing,
+    element_type: str = "f32",
 ) -> np.ndarray:
     """Read a PNG, JPEG, BMP, GIF (its first frame), WebP, TIFF or PPM file as the input of a model.
 
-    Returns values of the input's shape and element type. Raises InputError if the file is missing,
-    is not a picture, is broken or is too large; ArgumentError if ``mean`` or ``scale`` has three
-    values for one channel.
+    The input has batch 1, and 1 or 3 channels first or last. Raises InputError if the file is
+    missing, is not a picture, is broken or is too large.
     """
-    n_values = max(len(how.mean), len(how.scale))
-    if n_values > into.n_channels:
-        raise ArgumentError(
-            f"mean= or scale= has {n_values} values, but the input {shorten(into.name)} has one "
-            "channel: give one."
-        )
-    return prepared(_open(path), into, how)
+    return prepared(_open(path), shape, how, element_type)
 
 
-def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.ndarray:
-    """Return a decoded picture as values of the input's shape and element type."""
-    fitted = _fit(image.convert("L" if into.n_channels == 1 else "RGB"), into, how.fit)
-    pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
+def prepared(
+    image: Image.Image, shape: Sequence[int], how: Preprocessing, element_type: str = "f32"
+) -> np.ndarray:
+    """Return a decoded picture as values of an input's shape and element type."""
+    height, width, n_channels, is_last = sides(shape)
+    image = image.convert("L" if n_channels == 1 else "RGB")
+    fitted = _fit(image, width, height, how.fit)
+    pixels = np.asarray(fitted, np.float32).reshape(height, fitted.width, n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
-    dtype = DTYPES[into.element_type]
     values = (pixels - np.array(how.mean, np.float32)) / np.array(how.scale, np.float32)
-    if into.element_type == "u8":
+    if element_type == "u8":
         values = np.clip(np.rint(values), 0, 255)
-    whole = np.zeros((into.height, into.width, into.n_channels), dtype)
+    whole = np.zeros((height, width, n_channels), DTYPES[element_type])
     whole[:, : values.shape[1]] = values
-    return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
+    return np.ascontiguousarray(whole if is_last else whole.transpose(2, 0, 1))[None]
 
 
-def _fit(image: Image.Image, into: PictureInput, fit: str) -> Image.Image:
-    width, box = into.width, None
+def _fit(image: Image.Image, width: int, height: int, fit: str) -> Image.Image:
+    whole, box = width, None
     if fit == "line":  # one that is wider than the input is squeezed, as PP-OCR does it
-        width = min(width, max(1, math.ceil(into.height * image.width / image.height)))
+        whole = min(width, max(1, math.ceil(height * image.width / image.height)))
     elif fit == "crop":
         # The result is that of resizing the whole and then cropping it, but a very thin picture
         # would grow huge in between.
-        scale = max(width / image.width, into.height / image.height) * 8 / 7
+        scale = max(width / image.width, height / image.height) * 8 / 7
         left, right = _middle(image.width, width, scale)
-        top, bottom = _middle(image.height, into.height, scale)
+        top, bottom = _middle(image.height, height, scale)
         box = (left, top, right, bottom)
-    return image.resize((width, into.height), _FILTERS[fit], box)
+    return image.resize((whole, height), _FILTERS[fit], box)
 
 
 def _middle(whole: int, side: int, scale: float) -> tuple[float, float]:

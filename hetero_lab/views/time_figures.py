@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.planning.schedules import SchedulePlan
-from hetero_lab.planning.timeline import typical_request
+from hetero_lab.planning.timeline import Span, typical_request
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.results.profile_tables import critical_spans, time_parts
 from hetero_lab.results.sweep_result import Sweep
@@ -295,56 +294,27 @@ _HALF_LANE = 0.33
 _FADED = 0.4
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One run of a subgraph on its device's lane; times in µs from the start of the request.
-
-    ``request`` is 0 for the one shown. ``critical`` is ``None`` where nothing was measured.
-    """
-
-    subgraph: int
-    device: str
-    start_us: float
-    duration_us: float
-    n_ops: int
-    request: int = 0
-    critical: bool | None = None
-
-
-def bars(profile: Profile) -> list[Bar]:
+def runs(profile: Profile) -> list[Span]:
     """Return the measured runs of the request of median duration, and of those beside it.
 
-    Without measured spans, the subgraphs follow each other, as HETERO runs them. Raises
-    MeasurementError if the profile has neither spans nor counters.
+    Their requests count from that one, and their times from its start. Without measured spans, the
+    subgraphs follow each other, as HETERO runs them. Raises MeasurementError if the profile has
+    neither spans nor counters.
     """
-    if profile.spans:
-        return _measured(profile)
-    counters = counters_of(profile)
-    found, at = [], 0.0
-    for s in profile.partition.subgraphs:
-        took = sum(c.real_time_us for c in counters if c.subgraph == s.index)
-        found.append(Bar(s.index, s.device, at, took, len(s.ops)))
-        at += took
-    return found
-
-
-def _measured(profile: Profile) -> list[Bar]:
+    if not profile.spans:
+        counters, found, at_s = counters_of(profile), list[Span](), 0.0
+        for s in profile.partition.subgraphs:
+            begin_s = at_s
+            at_s += sum(c.real_time_us for c in counters if c.subgraph == s.index) / 1e6
+            found.append(Span(0, s.index, s.device, begin_s, at_s))
+        return found
     shown = typical_request(profile.spans)
-    critical = critical_spans(profile)
     start_s = min(s.start_s for s in profile.spans if s.request == shown)
     end_s = max(s.end_s for s in profile.spans if s.request == shown)
     return [
-        Bar(
-            subgraph=span.subgraph,
-            device=span.device,
-            start_us=(span.start_s - start_s) * 1e6,
-            duration_us=(span.end_s - span.start_s) * 1e6,
-            n_ops=len(profile.partition.subgraphs[span.subgraph].ops),
-            request=span.request - shown,
-            critical=span.request == shown and span in critical,
-        )
-        for span in sorted(profile.spans, key=lambda s: s.start_s)
-        if span.end_s > start_s and span.start_s < end_s
+        Span(s.request - shown, s.subgraph, s.device, s.start_s - start_s, s.end_s - start_s)
+        for s in sorted(profile.spans, key=lambda s: s.start_s)
+        if s.end_s > start_s and s.start_s < end_s
     ]
 
 
@@ -361,27 +331,30 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    found, title = bars(profile), f"Timeline of {plain(profile.configuration, 80)}"
+    found, title = runs(profile), f"Timeline of {plain(profile.configuration, 80)}"
+    critical: set[int] | None = None
     subtitle = "reconstructed from counters: order is real, start times are not measured"
     axis = "time by counters (µs)"
     if profile.spans:
-        n = len({bar.request for bar in found}) - 1
+        shown = typical_request(profile.spans)
+        critical = {s.subgraph for s in critical_spans(profile) if s.request == shown}
+        n = len({span.request for span in found}) - 1
         others = "1 other that was" if n == 1 else f"{n} others that were"
         subtitle = "the request of median duration" + (f", and {others} in flight" if n else "")
         title, axis = f"{title}, measured", "time (µs)"
-    return lanes(found, styles_of(profile), title=title, subtitle=subtitle, axis=axis)
+    n_ops = {s.index: len(s.ops) for s in profile.partition.subgraphs}
+    styles = styles_of(profile)
+    return lanes(found, critical, n_ops, styles, title=title, subtitle=subtitle, axis=axis)
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
-    path = {entry.index for entry in plan.schedule.critical_path}
-    found = [
-        Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
-        for e in plan.schedule.entries
-    ]
+    entries = plan.schedule.entries
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
     return lanes(
-        found,
+        [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries],
+        {entry.index for entry in plan.schedule.critical_path},
+        {entry.index: entry.n_ops for entry in entries},
         device_styles(plan.schedule.devices, plan.emulated),
         title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",
@@ -390,40 +363,57 @@ def schedule(plan: SchedulePlan) -> go.Figure:
 
 
 def lanes(
-    found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
+    found: Sequence[Span],
+    critical: Collection[int] | None,
+    n_ops: Mapping[int, int],
+    styles: Mapping[str, DeviceStyle],
+    *,
+    title: str,
+    subtitle: str,
+    axis: str,
 ) -> go.Figure:
-    """Draw runs of subgraphs, one lane per device; runs known not to be critical are faded."""
+    """Draw runs of subgraphs, one lane per device.
+
+    Request 0 is the one shown. Unless nothing is known of its ``critical`` subgraphs, all other
+    runs are faded.
+    """
     devices = list(styles)
+    path = [span for span in found if critical and not span.request and span.subgraph in critical]
+    faded = set(found).difference(path) if critical is not None else set()
     figure = ThemedFigure()
     for device, style in styles.items():
-        own = [bar for bar in found if bar.device == device]
         # The legend takes the colour of the first bar, which should not be a faded one.
-        own.sort(key=lambda bar: bar.critical is False)
+        own = sorted((s for s in found if s.device == device), key=faded.__contains__)
         figure.add_bar(
             orientation="h",
             y=[devices.index(device)] * len(own),
-            base=[bar.start_us for bar in own],
-            x=[bar.duration_us for bar in own],
+            base=[1e6 * span.start_s for span in own],
+            x=[_took_us(span) for span in own],
             name=style.label,
             marker={
-                "color": [style.faded(_FADED) if b.critical is False else style.colour
-                          for b in own],
+                "color": [style.faded(_FADED) if s in faded else style.colour for s in own],
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=["" if bar.request else str(bar.subgraph) for bar in own],
+            text=["" if span.request else str(span.subgraph) for span in own],
             textposition="inside",
             # Faded bars let the page shine through, which may be light or dark.
-            insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
-                                      for b in own]},
+            insidetextfont={"color": [TEXT if s in faded else ink_on(style.colour) for s in own]},
             insidetextanchor="middle",
-            hovertext=[_bar_hover(bar, style) for bar in own],
+            hovertext=[
+                hover(
+                    f"<b>subgraph {span.subgraph}</b> · {style.label}",
+                    f"{_took_us(span):,.1f} µs, {n_ops[span.subgraph]} ops",
+                    "on the critical path" if span in path else "",
+                    f"request {span.request:+d}" if span.request else "",
+                )
+                for span in own
+            ],
         )  # fmt: skip
-    path = [bar for bar in found if bar.critical]
     if path:
         figure.add_scatter(
-            x=[us for bar in path for us in (bar.start_us, bar.start_us + bar.duration_us)],
-            y=[devices.index(bar.device) + _HALF_LANE for bar in path for _ in range(2)],
+            x=[1e6 * at_s for span in path for at_s in (span.start_s, span.end_s)],
+            y=[devices.index(span.device) + _HALF_LANE for span in path for _ in range(2)],
             mode="lines",
             line={"width": 3, "color": TEXT},
             name="critical path",
@@ -442,10 +432,5 @@ def lanes(
     )
 
 
-def _bar_hover(bar: Bar, style: DeviceStyle) -> str:
-    return hover(
-        f"<b>subgraph {bar.subgraph}</b> · {style.label}",
-        f"{bar.duration_us:,.1f} µs, {bar.n_ops} ops",
-        "on the critical path" if bar.critical else "",
-        f"request {bar.request:+d}" if bar.request else "",
-    )
+def _took_us(span: Span) -> float:
+    return 1e6 * (span.end_s - span.start_s)

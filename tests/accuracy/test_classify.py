@@ -23,10 +23,10 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, InputError, Model
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import drawn_text
 from hetero_lab.samples.pictures import (
-    PictureInput,
     Preprocessing,
     read_picture,
     sample_preprocessing,
+    sides,
 )
 
 EMULATE = "CLSACC:unsupported=Softmax,Sigmoid"
@@ -127,11 +127,11 @@ def test_each_pixel_goes_where_the_model_expects_it(tmp_path, last, dtype):
     Image.fromarray(pixels).save(tmp_path / "p.png")
     x = op.parameter([1, 6, 5, 3] if last else [1, 3, 6, 5], dtype, name="x")
     model = ov.Model([op.relu(op.convert(x, "f32"))], [x], "m")
-    into = picture_input(prepare(model).graph)
-    assert (into.height, into.width, into.n_channels, into.channels_last) == (6, 5, 3, last)
+    shape, element_type = picture_input(prepare(model).graph)
+    assert sides(shape) == (6, 5, 3, last)
 
     def read(how: Preprocessing) -> np.ndarray:
-        array = read_picture(tmp_path / "p.png", into, how)
+        array = read_picture(tmp_path / "p.png", shape, how, element_type)
         assert array.dtype == dtype
         assert array.flags.c_contiguous
         return array[0] if last else array[0].transpose(1, 2, 0)
@@ -148,19 +148,19 @@ def test_each_pixel_goes_where_the_model_expects_it(tmp_path, last, dtype):
 
 def test_pictures_of_every_kind(tmp_path):
     grey = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
-    into = PictureInput("x", "f32", 6, 8, 1, False)
+    shape = (1, 1, 6, 8)
     image = Image.fromarray(grey)
     for name in ("p.png", "p.bmp", "p.gif", "p.pgm", "p.tiff"):
         image.save(tmp_path / name)
-        assert np.array_equal(read_picture(tmp_path / name, into, Preprocessing())[0, 0], grey)
+        assert np.array_equal(read_picture(tmp_path / name, shape, Preprocessing())[0, 0], grey)
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
-    deep = read_picture(tmp_path / "deep.png", into, Preprocessing())[0, 0]
+    deep = read_picture(tmp_path / "deep.png", shape, Preprocessing())[0, 0]
     assert np.array_equal(deep, grey)
     # A camera that was held upright: stored on its side, with a note to turn it.
     exif = Image.Exif()
     exif[0x0112] = 6
     image.rotate(90, expand=True).save(tmp_path / "turned.png", exif=exif)
-    turned = read_picture(tmp_path / "turned.png", into, Preprocessing())[0, 0]
+    turned = read_picture(tmp_path / "turned.png", shape, Preprocessing())[0, 0]
     assert np.array_equal(turned, grey)
 
 
@@ -168,17 +168,16 @@ def test_the_ways_to_fit(tmp_path):
     wide = np.zeros((32, 64), np.uint8)
     wide[:, 32:] = 255
     Image.fromarray(wide).save(tmp_path / "wide.png")
-    into = PictureInput("x", "f32", 28, 28, 1, True)
 
-    def read(fit: str, into: PictureInput = into) -> np.ndarray:
-        return read_picture(tmp_path / "wide.png", into, Preprocessing(fit=fit))[0, :, :, 0]
+    def read(fit: str, shape: tuple[int, ...] = (1, 28, 28, 1)) -> np.ndarray:
+        return read_picture(tmp_path / "wide.png", shape, Preprocessing(fit=fit))[0, :, :, 0]
 
     assert read("stretch")[:, [0, -1]].tolist() == [[0, 255]] * 28
     # A thin picture costs no more than its result; the middle is what is left.
     cropped = read("crop")
     assert cropped[:, :13].max() == 0
     assert cropped[:, 15:].min() == 255
-    line = read("line", PictureInput("x", "f32", 16, 100, 1, True))
+    line = read("line", (1, 16, 100, 1))
     assert line[:, 31].min() == 255
     assert line[:, 32:].max() == 0
 
@@ -254,8 +253,8 @@ def test_pages_that_are_turned(tmp_path):
         page.save(tmp_path / "page.png")
         found = hl.classify("page_orientation", tmp_path / "page.png", "CPU")
         assert found.classes[0].label == str(90 * label)
-        into = picture_input(prepare("page_orientation").graph)
-        read = read_picture(tmp_path / "page.png", into, sample_preprocessing("page_orientation"))
+        shape, _ = picture_input(prepare("page_orientation").graph)
+        read = read_picture(tmp_path / "page.png", shape, sample_preprocessing("page_orientation"))
         assert read == pytest.approx(arrays["x"], abs=0.05)  # rounded once more or less
 
 

@@ -112,7 +112,7 @@ def test_every_table_and_figure_of_a_recording_says_that_it_is_one(split_that_wi
     assert "(recorded" in hl.views.placement_graph(best).layout.title.text
     explorer = hl.SweepExplorer(sweep)
     assert "Nothing was measured here" in explorer.children[2].value
-    assert explorer.exploring.choice.a.endswith("(recorded)")
+    assert explorer.exploring.a.endswith("(recorded)")
 
 
 def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):

@@ -285,10 +285,9 @@ def dot(file: Path) -> Any:
 
 def picture(file: Path) -> Any:
     """Read a picture for a classifier."""
-    from hetero_lab.samples.pictures import PictureInput, Preprocessing, read_picture
+    from hetero_lab.samples.pictures import Preprocessing, read_picture
 
-    into = PictureInput("x", "f32", 32, 32, 3, False)
-    return read_picture(file, into, Preprocessing()).shape
+    return read_picture(file, (1, 3, 32, 32), Preprocessing()).shape
 
 
 def wheel(file: Path) -> Any:

@@ -113,38 +113,38 @@ def message(text: str) -> str:
 
 def points_figure(exploring: ExplorerState) -> go.Figure:
     """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
-    choice, frame = exploring.choice, exploring.shown
+    frame = exploring.shown
     devices = [
         d for row in exploring.rows.values() if row.profile for d in row.profile.affinity.devices
     ]
     styles = device_styles(devices, exploring.emulated)
-    figure = points(frame, choice.x, choice.y, choice.group, styles)
+    figure = points(frame, exploring.x, exploring.y, exploring.group, styles)
     figure.add_scatter(**rings(exploring))
-    up = axis_of(frame, choice.y)
-    if intervals := intervals_of(frame, choice.y):
-        up["range"] = [0, scale_of(frame, choice.y) * latency_end_us(intervals)]
+    up = axis_of(frame, exploring.y)
+    if intervals := intervals_of(frame, exploring.y):
+        up["range"] = [0, scale_of(frame, exploring.y) * latency_end_us(intervals)]
     return finish(
         figure,
         f"{len(frame)} of {len(exploring.measured)} measured placements",
         "click a point to see its placement",
         430,
         (76, 24, 104, 56),
-        x=axis_of(frame, choice.x),
+        x=axis_of(frame, exploring.x),
         y=up,
         showlegend=True,
         hovermode="closest",
-        uirevision=f"{choice.x} {choice.y}",
+        uirevision=f"{exploring.x} {exploring.y}",
     )
 
 
 def rings(exploring: ExplorerState) -> dict[str, Any]:
     """Return the trace of the rings around A and B."""
-    choice, frame = exploring.choice, exploring.shown
-    rows = frame.loc[frame["label"].isin([choice.a, choice.b])]
-    marks = ["A" * (label == choice.a) + "B" * (label == choice.b) for label in rows["label"]]
+    frame = exploring.shown
+    rows = frame.loc[frame["label"].isin([exploring.a, exploring.b])]
+    marks = ["A" * (label == exploring.a) + "B" * (label == exploring.b) for label in rows["label"]]
     return {
-        "x": finite(rows[choice.x], scale_of(frame, choice.x)),
-        "y": finite(rows[choice.y], scale_of(frame, choice.y)), "mode": "markers+text",
+        "x": finite(rows[exploring.x], scale_of(frame, exploring.x)),
+        "y": finite(rows[exploring.y], scale_of(frame, exploring.y)), "mode": "markers+text",
         "text": marks, "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "showlegend": False, "cliponaxis": False,
         "marker": {"size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5}},
@@ -368,9 +368,9 @@ class SweepExplorer(LastPicture):
                 description="filter", placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
                 continuous_update=False, layout={"width": "370px"}, style=_WIDE,
             ),
-            x=_dropdown("across", axes, state.choice.x),
-            y=_dropdown("up", axes, state.choice.y),
-            group=_dropdown("group by", state.groupings, state.choice.group),
+            x=_dropdown("across", axes, state.x),
+            y=_dropdown("up", axes, state.y),
+            group=_dropdown("group by", state.groupings, state.group),
         )  # fmt: skip
         self.points = Figure(lambda label, shift: self._choose(**{"b" if shift else "a": label}))
         self.points.add_class("hlx-points")
@@ -416,8 +416,8 @@ class SweepExplorer(LastPicture):
         try:
             for name, control in vars(self.controls).items():
                 if name != "filter" or not failed:  # a wrong filter stays, to be corrected
-                    control.value = getattr(state.choice, name)
-            self.rows.a, self.rows.b = state.choice.a, state.choice.b
+                    control.value = getattr(state, name)
+            self.rows.a, self.rows.b = state.a, state.b
         finally:
             self._quiet = False
         if failed:
@@ -434,15 +434,14 @@ class SweepExplorer(LastPicture):
     def _draw_pane(self) -> None:
         name = self.tab.get_title(self.tab.selected_index)
         if name == GRAPH:
-            self.graph.draw(self.exploring.choice.a)
+            self.graph.draw(self.exploring.a)
         elif name in self._panes:
             self._panes[name].show(*self._content(name, *self._pair(name)))
         self._draw_ahead()
 
     def _pair(self, name: str, a: str = "") -> tuple[str, str]:
         """Return the placements that a tab shows, with ``a`` or else A as the first."""
-        choice = self.exploring.choice
-        return a or choice.a, choice.b if name == COMPARED else ""
+        return a or self.exploring.a, self.exploring.b if name == COMPARED else ""
 
     def _content_of(self, name: str, a: str, b: str) -> tuple[str, ...]:
         profile = self.exploring.rows[a].profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.costs.difference import Difference
@@ -83,24 +83,13 @@ _GROUPINGS = (
 _FIRST_AXES = ("n_subgraphs", "median_us")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The choices in an explorer: axes, grouping, filter and the placements A and B."""
-
-    x: str = ""
-    y: str = ""
-    group: str = NO_GROUP
-    filter: str = ""
-    a: str = ""
-    b: str = ""
-
-
 class ExplorerState:
     """The rows of one sweep, or of two, and the choices about them.
 
     A wrong choice raises and changes nothing. ``rows`` has the rows of both sweeps by label, those
     of ``before`` with a prefix; ``frame`` their summaries with rank, group and finding in their own
-    run and the shares of the devices; ``choice`` the present choices.
+    run and the shares of the devices. The choices are the axes ``x`` and ``y``, ``group``,
+    ``filter``, and the placements ``a`` and ``b``.
     """
 
     def __init__(self, sweep: Sweep, before: Sweep | None = None):
@@ -128,9 +117,9 @@ class ExplorerState:
         differ = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
         mostly = [MOSTLY] if MOSTLY in rows and MOSTLY not in differ else []
         self.groupings = [NO_GROUP, *mostly, *differ]
-        x, y = (n if n in self.axes else next(iter(self.axes), "") for n in _FIRST_AXES)
-        group = next((n for n in (RUN, MOSTLY) if n in self.groupings), NO_GROUP)
-        self.choice = Selection(x=x, y=y, group=group, a=next(iter(rows["label"]), ""))
+        self.x, self.y = (n if n in self.axes else next(iter(self.axes), "") for n in _FIRST_AXES)
+        self.group = next((n for n in (RUN, MOSTLY) if n in self.groupings), NO_GROUP)
+        self.filter, self.a, self.b = "", next(iter(rows["label"]), ""), ""
 
     @property
     def emulated(self) -> dict[str, str]:
@@ -157,10 +146,10 @@ class ExplorerState:
     @property
     def shown(self) -> pd.DataFrame:
         """The measured rows that pass the filter, by run and rank."""
-        return matching(self._measured_frame, self.choice.filter)
+        return matching(self._measured_frame, self.filter)
 
     def choose(self, **changes: str) -> None:
-        """Change fields of ``choice``, all or none; ArgumentError for a wrong one or no match.
+        """Change choices, all or none; ArgumentError for a wrong one or no match.
 
         An empty ``b`` ends the comparison.
         """
@@ -182,7 +171,7 @@ class ExplorerState:
             if name in ("a", "b") and value and self.rows[value].profile is None:
                 status = self.rows[value].status
                 raise ArgumentError(f"{shorten(value)} was not measured: {status}.")
-        self.choice = replace(self.choice, **changes)
+        vars(self).update(changes)
 
     def difference(self, a: str, b: str) -> Difference | None:
         """Return the difference from a row to another, if any; ArgumentError if models differ."""

@@ -55,10 +55,10 @@ def test_rows_that_match(text, expected):
 def test_a_wrong_filter_says_why_and_changes_nothing(text, said):
     exploring = ExplorerState(small_sweep())
     exploring.choose(filter="label=CPU")
-    before = exploring.choice
+    before = exploring.filter
     with pytest.raises(ArgumentError, match=said):
         exploring.choose(filter=text)
-    assert exploring.choice == before
+    assert exploring.filter == before
 
 
 def test_axes_are_columns_of_numbers_and_their_titles_have_units():
@@ -69,7 +69,7 @@ def test_axes_are_columns_of_numbers_and_their_titles_have_units():
     exploring.choose(x="boundary_bytes", y="ratio")
     with pytest.raises(ArgumentError, match="no axis 'label'"):
         exploring.choose(x="label", y="ratio")
-    assert (exploring.choice.x, exploring.choice.y) == ("boundary_bytes", "ratio")
+    assert (exploring.x, exploring.y) == ("boundary_bytes", "ratio")
     titles = {
         "median_us": "median (µs)", "boundary_bytes": "boundary (bytes)",
         "compile_ms": "compile (ms)", "n_subgraphs": "number of subgraphs",
@@ -125,7 +125,7 @@ def test_two_rows_are_compared_unless_one_failed():
         exploring.choose(a="broken 0")
     with pytest.raises(ArgumentError, match="no row 'CPUU'"):
         exploring.choose(b="CPUU")
-    assert exploring.choice.a == SPLIT
+    assert exploring.a == SPLIT
 
 
 def test_the_table_has_the_rows_by_rank_with_units_and_what_to_sort_by():
@@ -156,7 +156,7 @@ def test_two_runs_stand_side_by_side_with_what_differs_between_the_machines():
     assert list(exploring.shown["label"]) == [
         SPLIT, ALONE, SLOW, *(f"before: {n}" for n in (SPLIT, ALONE, SLOW)),
     ]  # fmt: skip
-    assert exploring.choice.group == "run"
+    assert exploring.group == "run"
     facts = exploring.comparison.machines.set_index("fact")
     assert dict(facts["before"]) == {
         "measured at": "2027-01-01", "host": "elsewhere", "clock": "2,100 MHz",
@@ -202,7 +202,7 @@ def test_a_click_shows_graph_timeline_and_counters():
     explorer = hl.SweepExplorer(small_sweep())
     points, graph = explorer.points.model_id, explorer.graph.figure.model_id
     click(explorer.points, SLOW)
-    assert explorer.exploring.choice.a == SLOW
+    assert explorer.exploring.a == SLOW
     assert explorer.rows.a == SLOW
     assert title_in(explorer.graph.figure).startswith("small on slow: 205 µs")
     assert (points, graph) == (explorer.points.model_id, explorer.graph.figure.model_id)
@@ -217,7 +217,7 @@ def test_shift_and_a_click_choose_b_which_is_compared():
     explorer = hl.SweepExplorer(small_sweep())
     assert "Choose two different placements" in texts_of(open_tab(explorer, "Compare A and B"))
     click(explorer.points, ALONE, shift=True)
-    assert (explorer.exploring.choice.a, explorer.exploring.choice.b) == (SPLIT, ALONE)
+    assert (explorer.exploring.a, explorer.exploring.b) == (SPLIT, ALONE)
     words, waterfall, tables = open_tab(explorer, "Compare A and B").children
     assert "CPU" in words.value
     assert json.loads(waterfall.drawn)["data"]
@@ -249,10 +249,10 @@ def test_controls_and_python_agree():
     explorer.choose_axes("boundary_bytes", "ratio")
     assert (explorer.controls.x.value, explorer.controls.y.value) == ("boundary_bytes", "ratio")
     explorer.controls.group.value = "none"
-    assert explorer.exploring.choice.group == "none"
+    assert explorer.exploring.group == "none"
     explorer.controls.filter.value = "n_subgraph<2"
     assert "Did you mean &#x27;n_subgraphs&#x27;" in explorer.message
-    assert explorer.exploring.choice.filter == "median_us<160"
+    assert explorer.exploring.filter == "median_us<160"
     explorer.filter("")
     assert explorer.message == ""
     assert explorer.controls.filter.value == ""
@@ -279,7 +279,7 @@ def test_a_row_without_accuracy_was_measured():
     assert ("accuracy failed" in not_evaluated, "no kernel" in not_evaluated) == (True, False)
     explorer.select(SLOW)  # it has a latency like any other
     assert explorer.message == ""
-    assert explorer.exploring.choice.a == SLOW
+    assert explorer.exploring.a == SLOW
 
 
 def test_an_empty_sweep_shows_a_message_and_something_else_is_refused():
