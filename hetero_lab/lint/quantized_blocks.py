@@ -171,8 +171,8 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
         yield Draft(
             nodes=tuple(sorted((*away, *ops))),
             finding=(
-                f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
-                f"but the quantisers of the input ({context.named(away)}) are {where}: {n_bytes:,} "
+                f"{count_of(len(ops), 'op')} of {device} ({context.names(ops)}) would run in int8, "
+                f"but the quantisers of the input ({context.names(away)}) are {where}: {n_bytes:,} "
                 "bytes cross, and the int8 kernel is lost."
             ),
             options=(

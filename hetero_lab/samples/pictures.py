@@ -86,10 +86,10 @@ def read_picture(
     The input has batch 1, and 1 or 3 channels first or last. Raises InputError if the file is
     missing, is not a picture, is broken or is too large.
     """
-    return prepared(_open(path), shape, how, element_type)
+    return pixels_of(_open(path), shape, how, element_type)
 
 
-def prepared(
+def pixels_of(
     image: Image.Image, shape: Sequence[int], how: Preprocessing, element_type: str = "f32"
 ) -> np.ndarray:
     """Return a decoded picture as values of an input's shape and element type."""
