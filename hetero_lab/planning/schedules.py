@@ -56,23 +56,6 @@ _STARTS = 2  # to climb from: the moves are shared by all
 _MOST_CONTENTION = 16.0  # the end of the search: slower than any devices side by side
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledTask:
-    """One run of a subgraph; ``index`` is its number in the partition."""
-
-    index: int
-    task: str
-    device: str
-    start_us: float
-    end_us: float
-    n_ops: int = 0
-
-    @property
-    def us(self) -> float:
-        """How long it runs."""
-        return self.end_us - self.start_us
-
-
 @dataclass(frozen=True)
 class Schedule(Framed):
     """Subgraphs in the order of their starts, at most one at a time on a device.
@@ -81,6 +64,8 @@ class Schedule(Framed):
     ----------
     devices
         Devices of the costs, including those on which nothing runs.
+    partition
+        The subgraphs.
     entries
         When and where each subgraph runs.
     critical_path
@@ -90,8 +75,9 @@ class Schedule(Framed):
     """
 
     devices: tuple[str, ...]
-    entries: tuple[ScheduledTask, ...]
-    critical_path: tuple[ScheduledTask, ...]
+    partition: Partition
+    entries: tuple[Span, ...]
+    critical_path: tuple[Span, ...]
 
     @property
     def makespan_us(self) -> float:
@@ -103,7 +89,7 @@ class Schedule(Framed):
         """How long each device does nothing before the last subgraph ends."""
         idle = dict.fromkeys(self.devices, self.makespan_us)
         for entry in self.entries:
-            idle[entry.device] -= entry.us
+            idle[entry.device] -= entry.end_us - entry.start_us
         return {device: max(0.0, us) for device, us in idle.items()}
 
     def __repr__(self) -> str:
@@ -115,10 +101,13 @@ class Schedule(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per task: ``task, device, start_us, end_us, n_ops, critical``."""
-        path = {entry.index for entry in self.critical_path}
         rows = [
-            (e.task, e.device, e.start_us, e.end_us, e.n_ops, e.index in path) for e in self.entries
-        ]
+            (
+                f"subgraph{e.subgraph}", e.device, e.start_us, e.end_us,
+                len(self.partition.subgraphs[e.subgraph].ops), e in self.critical_path,
+            )
+            for e in self.entries
+        ]  # fmt: skip
         columns = ["task", "device", "start_us", "end_us", "n_ops", "critical"]
         return frame_of(rows, columns)
 
@@ -208,21 +197,13 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     begin = cost.constant_ns + cost.spread_ns + round(costs.executor_us * 1e3)
     spans = _spans_ns(work, where, waits, begin, costs.contention)
     entries = [
-        ScheduledTask(
-            subgraph.index,
-            f"subgraph{subgraph.index}",
-            subgraph.device,
-            start / 1000.0,
-            end / 1000.0,
-            len(subgraph.ops),
-        )
+        Span(0, subgraph.index, subgraph.device, start / 1e9, end / 1e9)
         for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
     ]
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
-    ordered = sorted(entries, key=lambda entry: (entry.start_us, entry.end_us))
-    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in ordered]
-    path = critical_path(runs, 0, waits) if runs else ()
-    return Schedule(costs.devices, tuple(ordered), tuple(entries[span.subgraph] for span in path))
+    entries.sort(key=lambda entry: (entry.start_s, entry.end_s))
+    path = critical_path(entries, 0, waits) if entries else ()
+    return Schedule(costs.devices, partition, tuple(entries), path)
 
 
 def _spans_ns(
@@ -369,18 +350,18 @@ class _Climb:
         """Yield schedule and devices of a placement and of each better one that moves lead to."""
         if self.is_over:
             return
-        best, partition = self._simulate(devices)
+        best = self._simulate(devices)
         is_better = True
         while is_better:
             yield best, devices
             is_better = False
-            for units, device in self._moves(devices, best, partition):
+            for units, device in self._moves(devices, best):
                 if self.is_over:
                     return
                 moved = self._after_move(devices, units, device)
-                schedule, split = self._simulate(moved)
+                schedule = self._simulate(moved)
                 if is_better := schedule.makespan_us < best.makespan_us:
-                    best, partition, devices = schedule, split, moved
+                    best, devices = schedule, moved
                     break
 
     def kick(self, best: Schedule, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:
@@ -406,18 +387,17 @@ class _Climb:
                 moved[self.nodes[unit]] = device
         return moved
 
-    def _simulate(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
+    def _simulate(self, devices: np.ndarray) -> Schedule:
         self.left -= 1
         affinity = self.costs.objective.affinity(devices)
-        partition = predict_overlapping(self.costs.graph, affinity)
-        return run_partition(self.costs, devices, partition), partition
+        return run_partition(self.costs, devices, predict_overlapping(self.costs.graph, affinity))
 
     def _moves(
-        self, devices: np.ndarray, schedule: Schedule, partition: Partition
+        self, devices: np.ndarray, schedule: Schedule
     ) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield (units, device), the critical path first, subgraphs before single units."""
-        path = {entry.index for entry in schedule.critical_path}
-        home = [partition.home[node] for node in self.first]
+        path = {entry.subgraph for entry in schedule.critical_path}
+        home = [schedule.partition.home[node] for node in self.first]
         members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
         late = {unit for unit, subgraph in enumerate(home) if subgraph in path}
         groups = [*map(tuple, members.values()), *self.branches]

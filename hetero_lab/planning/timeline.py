@@ -18,6 +18,16 @@ class Span:
     start_s: float
     end_s: float
 
+    @property
+    def start_us(self) -> float:
+        """When it starts, in whole nanoseconds."""
+        return round(1e6 * self.start_s, 3)
+
+    @property
+    def end_us(self) -> float:
+        """When it ends, likewise."""
+        return round(1e6 * self.end_s, 3)
+
 
 def critical_path(
     spans: Sequence[Span], request: int, sources: Sequence[frozenset[int]]

@@ -349,12 +349,11 @@ def timeline(profile: Profile) -> go.Figure:
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
-    entries = plan.schedule.entries
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
     return lanes(
-        [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries],
-        {entry.index for entry in plan.schedule.critical_path},
-        {entry.index: entry.n_ops for entry in entries},
+        plan.schedule.entries,
+        {span.subgraph for span in plan.schedule.critical_path},
+        {s.index: len(s.ops) for s in plan.schedule.partition.subgraphs},
         device_styles(plan.schedule.devices, plan.emulated),
         title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",

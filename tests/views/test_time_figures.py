@@ -12,7 +12,7 @@ import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.partition import Partition, Subgraph
-from hetero_lab.planning.schedules import Schedule, ScheduledTask, SchedulePlan
+from hetero_lab.planning.schedules import Schedule, SchedulePlan
 from hetero_lab.planning.timeline import Span
 from hetero_lab.tables import time_text
 from hetero_lab.views.time_figures import histograms, splits
@@ -172,14 +172,12 @@ def test_spans_or_counters_are_needed():
 
 
 def test_a_predicted_schedule_is_drawn_as_it_is_planned():
-    entries = (
-        ScheduledTask(0, "subgraph0", "ACC", 5.0, 25.0, 3),
-        ScheduledTask(1, "subgraph1", "CPU", 5.0, 15.0, 1),
-        ScheduledTask(2, "subgraph2", "ACC", 25.0, 40.0, 2),
-    )
+    runs = (("ACC", 5e-6, 25e-6), ("CPU", 5e-6, 15e-6), ("ACC", 25e-6, 40e-6))
+    entries = tuple(Span(0, number, *run) for number, run in enumerate(runs))
+    subgraphs = tuple(Subgraph(d, (d,) * n) for d, n in (("ACC", 3), ("CPU", 1), ("ACC", 2)))
     made = SchedulePlan(
         small_profile().affinity,
-        Schedule(("ACC", "CPU"), entries, (entries[0], entries[2])),
+        Schedule(("ACC", "CPU"), Partition(subgraphs, ()), entries, (entries[0], entries[2])),
         "greedy, improved",
         (),
         {"ACC": "CPU"},
