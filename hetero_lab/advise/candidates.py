@@ -22,7 +22,7 @@ from hetero_lab.placement.memory_limits import (
 )
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.placement.priorities import priority_orders
-from hetero_lab.planning.simplify import simplified, simplified_placements
+from hetero_lab.planning.simplify import simplified_placements, simplify_graph
 from hetero_lab.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.results.sweep_row import BUDGET_ENDED
 from hetero_lab.runtime.pieces import leave_cores
@@ -120,7 +120,7 @@ def candidates_for(
         ]
         first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
         if first is not None:
-            changes = simplified(bound.graph, first.affinity, able)
+            changes = simplify_graph(bound.graph, first.affinity, able)
             for label, affinity in simplified_placements(changes, first.label).items():
                 offer(affinity, label, free)
             if requests:  # as HETERO does by itself

@@ -202,11 +202,11 @@ def share_or_none(text: str) -> float | str:
 
 def read_placement(path: str | os.PathLike[str], model: Any) -> hl.Placement:
     """Read a placement from a model's file that carries one, or an affinity of that model."""
-    from hetero_lab.placement.placement import named
+    from hetero_lab.placement.placement import with_label
 
     if Path(path).suffix.lower() == ".xml":
         return hl.read_placement(path)
-    return named(read_affinity(path, model), Path(path).name)
+    return with_label(read_affinity(path, model), Path(path).name)
 
 
 def _once(earlier: Mapping[str, Any], key: str, option: str) -> None:

@@ -54,7 +54,13 @@ from hetero_lab.model.language import (
 )
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, named, resolve
+from hetero_lab.placement.placement import (
+    BoundPlacement,
+    Placement,
+    PlacementLike,
+    resolve,
+    with_label,
+)
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
 from hetero_lab.results.evidence import TOLERANCE
@@ -163,7 +169,7 @@ def freeze(
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
     if isinstance(placement, Affinity):
-        placement = named(placement, "affinity")
+        placement = with_label(placement, "affinity")
     bound_placement = resolve(bind(model, core), placement)
     return freeze_placed(
         bound_placement,

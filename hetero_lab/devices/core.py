@@ -49,10 +49,10 @@ def shared_core() -> ov.Core:
 
 def add_devices(core: ov.Core) -> None:
     """Let other packages register their devices on a Core."""
-    taken: dict[str, str] = {}
+    package_of: dict[str, str] = {}
     for entry in sorted(entry_points(group=DEVICES), key=lambda e: (_package_of(e), e.name)):
         package = _package_of(entry)
-        first = taken.setdefault(entry.name, package)
+        first = package_of.setdefault(entry.name, package)
         if first != package:
             _leave_out(entry, f"has the name of another one, of the package {shorten(first)}")
             continue
@@ -107,8 +107,8 @@ class BoundModel(PreparedModel):
 
 def bind(model: Source, core: ov.Core | None = None) -> BoundModel:
     """Prepare a model and bind it to a Core, by default the shared one."""
-    made = prepare(model)
-    return BoundModel(made.model, made.graph, made.fingerprint, keep(core or shared_core()))
+    ready = prepare(model)
+    return BoundModel(ready.model, ready.graph, ready.fingerprint, keep(core or shared_core()))
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,11 @@ FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
     "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
 )
-_COLUMNS = [
-    "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
-]  # fmt: skip
+_COLUMNS = ["device", "available", "full_name", "type", "capabilities", "emulated_on", "problem"]
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SEE_WHY = "Run `hetero-lab doctor` to see why."
 _MANY = 1000  # nodes; fewer are queried in a second or two
-_SUPPORT_CACHE_SIZE = 256
+_SUPPORT_CACHE_SIZE = 256  # answers: one a model, device and set of properties
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -130,7 +128,7 @@ def _hint(name: str, here: list[str]) -> str:
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
     # With blanks, another separator, a number or a precision in its name.
-    listed = {known.upper(): known for known in here}
+    listed = {device.upper(): device for device in here}
     parts = [listed[word] for word in (first, *words) if word in listed]
     meant = listed.get(".".join((first, *words[:1]))) or ",".join(parts)
     if first in _OVER_DEVICES:
@@ -194,8 +192,8 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
         "op_type": [op.type for op in ops],
     }
     for device in devices:
-        found = supported_ops(bound, device)
-        columns[device] = [op.name in found for op in ops]
+        supported = supported_ops(bound, device)
+        columns[device] = [op.name in supported for op in ops]
     return frame_of(columns)
 
 
@@ -238,14 +236,14 @@ def device_of_ops(
 def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
     """Warn once of op types of an emulated device that look misspelt, or that no opset knows."""
     here = {op.type for op in bound.graph}
-    named = spec.unsupported | (spec.supported or frozenset())
-    for op_type in sorted(named - here):
+    types = spec.unsupported | (spec.supported or frozenset())
+    for op_type in sorted(types - here):
         key = (bound.fingerprint, spec.name, op_type)
         if key in _looked_at:
             continue
         _looked_at.add(key)
-        same_letters = op_type.lower() in {known.lower() for known in here}
-        meant = did_you_mean(op_type, sorted(here - named))
+        same_letters = op_type.lower() in {kind.lower() for kind in here}
+        meant = did_you_mean(op_type, sorted(here - types))
         is_known = op_type.lower() in _types_of_opsets()
         if not is_known or (meant and same_letters):
             warn(
@@ -257,14 +255,14 @@ def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
 @functools.cache
 def _types_of_opsets() -> frozenset[str]:
     """Return the op types that OpenVINO's Python opsets know, in lower case."""
-    found: set[str] = set()
+    types: set[str] = set()
     for number in range(1, 40):
         try:
             opset = importlib.import_module(f"openvino.opset{number}")
         except ImportError:
             continue
-        found.update(name.replace("_", "").lower() for name in dir(opset))
-    return frozenset(found)
+        types.update(name.replace("_", "").lower() for name in dir(opset))
+    return frozenset(types)
 
 
 def property_of(core: ov.Core, device: str, key: str) -> Any:
@@ -285,15 +283,15 @@ def _type_of(core: ov.Core, device: str) -> str:
 
 
 def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
-    named = full_name(core, name)
+    title = full_name(core, name)
     return {
         "device": name,
         "available": True,
-        "full_name": named,
+        "full_name": title,
         "type": _type_of(core, name),
         "capabilities": ", ".join(property_of(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
         "emulated_on": spec.base if spec else "",
-        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, named) else "",
+        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, title) else "",
     }
 
 
@@ -316,17 +314,17 @@ def precisions(device: str, *, core: ov.Core) -> list[str]:
     """Return the floating-point precisions among a device's capabilities, f32 included."""
     check_device(device, core)
     capabilities: Iterable[str] = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
-    found = [FLOATS[c] for c in capabilities if c in FLOATS]
-    return sorted({"f32", *found})
+    floats = [FLOATS[c] for c in capabilities if c in FLOATS]
+    return sorted({"f32", *floats})
 
 
 def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) -> str:
     """Return a message that names ops, given as (name, type), that no device supports."""
-    shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
+    names = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
     if len(devices) == 1:
-        fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {shown}"
+        fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {names}"
     else:
-        fact = f"None of {', '.join(devices)} supports {len(ops)} of the ops: {shown}"
+        fact = f"None of {', '.join(devices)} supports {len(ops)} of the ops: {names}"
     return (
         f"{fact}. Give them to another device: with affinity.fix(ops={{…}}), with --fix, or by "
         f"naming one behind it, HETERO:{','.join(devices)},…; "
@@ -347,9 +345,9 @@ class VirtualDevice:
     numbers: tuple[int | None, ...]
 
     def __str__(self) -> str:
-        return self._named(self.devices)
+        return self._with_numbers(self.devices)
 
-    def _named(self, devices: Sequence[str]) -> str:
+    def _with_numbers(self, devices: Sequence[str]) -> str:
         numbered = [
             device if number is None else f"{device}({number})"
             for device, number in zip(devices, self.numbers, strict=True)
@@ -381,13 +379,13 @@ class VirtualDevice:
         """Return the device's name as OpenVINO takes it, and the properties of the compile."""
         specs = emulated_devices(core)
         names = {d: plugin_of(specs[d])[1] if d in specs else d for d in self.devices}
-        own = dict(by_device.get(self.kind, {}))
-        target = self._named([names[d] for d in self.devices])
+        properties = dict(by_device.get(self.kind, {}))
+        target = self._with_numbers([names[d] for d in self.devices])
         if self.kind == "BATCH":
-            return target, {**by_device.get(self.devices[0], {}), **own}
+            return target, {**by_device.get(self.devices[0], {}), **properties}
         if inner := {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}:
-            own["DEVICE_PROPERTIES"] = inner
-        return target, own
+            properties["DEVICE_PROPERTIES"] = inner
+        return target, properties
 
 
 def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
@@ -412,14 +410,14 @@ def parse_virtual(name: str) -> VirtualDevice | None:
             f"{shorten(name)} is not a device of BATCH. It takes one device, perhaps with a batch "
             "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
         )
-    found = [(match["device"].strip(), match["number"]) for match in matches if match]
-    if len(found) < len(parts) or (kind == "AUTO" and any(number for _, number in found)):
+    pairs = [(match["device"].strip(), match["number"]) for match in matches if match]
+    if len(pairs) < len(parts) or (kind == "AUTO" and any(number for _, number in pairs)):
         raise DeviceError(
             f"{shorten(name)} is not a device of {kind}. Only MULTI takes a number of requests "
             "for each device: 'MULTI:GPU(3),CPU(1)'."
         )
-    numbers = tuple(int(number) if number else None for _, number in found)
-    return VirtualDevice(kind, tuple(device for device, _ in found), numbers)
+    numbers = tuple(int(number) if number else None for _, number in pairs)
+    return VirtualDevice(kind, tuple(device for device, _ in pairs), numbers)
 
 
 def named_by_plugin(core: ov.Core) -> dict[str, str]:
@@ -444,9 +442,9 @@ def free_bytes(core: ov.Core, device: str) -> int:
     total = total_bytes(core, device)
     if total is None or not has_own_memory(device, core):
         return min(machine, total or machine)
-    own = property_of(core, device, "GPU_MEMORY_STATISTICS") or {}
-    left = max(0, total - sum(n for kind, n in own.items() if kind != "usm_host"))
-    return min(left, _free_by_driver(property_of(core, device, "DEVICE_PCI_INFO")) or left)
+    usage = property_of(core, device, "GPU_MEMORY_STATISTICS") or {}
+    free = max(0, total - sum(n for kind, n in usage.items() if kind != "usm_host"))
+    return min(free, _free_by_driver(property_of(core, device, "DEVICE_PCI_INFO")) or free)
 
 
 def _free_by_driver(pci: Any) -> int | None:
@@ -456,9 +454,9 @@ def _free_by_driver(pci: Any) -> int | None:
     if len(place) < 2 or shutil.which(command[0]) is None:
         return None
     for line in run_child(command, timeout_s=10).stdout.splitlines():
-        found = re.fullmatch(r"\w+:(\w+):(\w+)\.\w+, (\d+)", line)  # 00000000:00:06.0, 143156
-        if found and [int(n, 16) for n in found.groups()[:2]] == [int(n, 16) for n in place]:
-            return int(found[3]) << 20
+        match = re.fullmatch(r"\w+:(\w+):(\w+)\.\w+, (\d+)", line)  # 00000000:00:06.0, 143156
+        if match and [int(n, 16) for n in match.groups()[:2]] == [int(n, 16) for n in place]:
+            return int(match[3]) << 20
     return None
 
 

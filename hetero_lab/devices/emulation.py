@@ -82,10 +82,10 @@ def emulate(
         )
     if name in _RESERVED or (name in core.available_devices and name not in registry):
         raise DeviceError(f"{name!r} is a device or plugin of OpenVINO itself; take another name.")
-    taken = {f"{known}_{spec.base}": known for known, spec in registry.items()}
-    if name in taken or f"{name}_{base}" in registry:
+    aliases = {f"{device}_{spec.base}": device for device, spec in registry.items()}
+    if name in aliases or f"{name}_{base}" in registry:
         raise DeviceError(
-            f"{name!r} and {taken.get(name, f'{name}_{base}')!r} conflict: OpenVINO also "
+            f"{name!r} and {aliases.get(name, f'{name}_{base}')!r} conflict: OpenVINO also "
             "registers an emulated device as its name, _ and its base. Take another name."
         )
     if base not in PLUGIN_OF or base not in core.available_devices:
@@ -106,13 +106,13 @@ def emulate(
     if "" in (claimed or denied):
         raise ArgumentError("An op type has a name, for instance 'Softmax', not ''.")
     faster, contrast = _difference(core, base, faster_by)
-    given = check_properties(base, properties or {}, core=core)
+    defaults = check_properties(base, properties or {}, core=core)
     spec = EmulatedDevice(
         name=name,
         base=base,
         supported=claimed,
         unsupported=denied,
-        properties=check_properties(base, storable({**faster, **given}), core=core),
+        properties=check_properties(base, storable({**faster, **defaults}), core=core),
         contrast=contrast,
     )
     register(spec, core)

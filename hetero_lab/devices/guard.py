@@ -65,11 +65,11 @@ def first_query(
 
     CrashError, if it crashes; DeviceError, if the process is killed.
     """
-    asked = {"step": "query", "device": device, "properties": storable(properties)}
-    asked["doing"] = f"asking {device} which ops of this model it supports"
-    verdict, answer = _verdict(bound, asked, str(asked["properties"]))
+    task = {"step": "query", "device": device, "properties": storable(properties)}
+    task["doing"] = f"asking {device} which ops of this model it supports"
+    verdict, answer = _verdict(bound, task, str(task["properties"]))
     if verdict.crash:
-        error = CrashError(_told(verdict.crash, asked, repr(device)))
+        error = CrashError(_crash_message(verdict.crash, task, repr(device)))
         error.device = device
         raise error
     return answer
@@ -96,23 +96,24 @@ def check_compile(
     has_crashed, real = bound.fingerprint in _crashed, bases_of(devices, bound.core)
     if not has_crashed and any(real.get(device, device) != "CPU" for device in devices):
         return
-    given = {key: value for key, value in properties.items() if key not in _IGNORED}
-    asked = {"step": "compile", "device": target, "properties": given, "affinities": affinities}
-    asked["doing"] = f"compiling this model for {target}"
-    own = {device: given.get("DEVICE_PROPERTIES", {}).get(device, given) for device in devices}
+    config = {key: value for key, value in properties.items() if key not in _IGNORED}
+    task = {"step": "compile", "device": target, "properties": config, "affinities": affinities}
+    task["doing"] = f"compiling this model for {target}"
+    by_device = {d: config.get("DEVICE_PROPERTIES", {}).get(d, config) for d in devices}
     usual = {device: _property(bound.core, device, _PRECISION) for device in devices}
-    kind = str(sorted(storable({d: own[d].get(_PRECISION) or usual[d] for d in devices}).items()))
-    about = _digest(json.dumps([given, affinities], sort_keys=True, default=str))
-    verdict, _ = (Verdict(), None) if has_crashed else _verdict(bound, asked, kind, about, model)
+    precisions = {d: by_device[d].get(_PRECISION) or usual[d] for d in devices}
+    kind = str(sorted(storable(precisions).items()))
+    about = _digest(json.dumps([config, affinities], sort_keys=True, default=str))
+    verdict, _ = (Verdict(), None) if has_crashed else _verdict(bound, task, kind, about, model)
     if has_crashed or (verdict.crash and verdict.about != about):
-        verdict, _ = _verdict(bound, asked, kind + about, about, model)
+        verdict, _ = _verdict(bound, task, kind + about, about, model)
     if verdict.crash:
-        raise CompileError(_told(verdict.crash, asked, "placement"))
+        raise CompileError(_crash_message(verdict.crash, task, "placement"))
 
 
 def _verdict(
     bound: BoundModel,
-    asked: dict[str, Any],
+    task: dict[str, Any],
     kind: str,
     about: str = "",
     model: ov.Model | None = None,
@@ -120,28 +121,28 @@ def _verdict(
     """Return what is known, else ask, and return the answer of a query, too."""
     if os.environ.get(GUARD) == "0" or not bound.fingerprint or not is_guarded(bound.model):
         return Verdict(), None
-    named = re.findall(r"[A-Za-z][\w.]*", asked["device"])
-    hardware = [(device, _property(bound.core, device, "FULL_DEVICE_NAME")) for device in named]
-    on = [runtime_version(), bound.fingerprint, asked["step"], asked["device"], hardware, kind]
+    names = re.findall(r"[A-Za-z][\w.]*", task["device"])
+    hardware = [(device, _property(bound.core, device, "FULL_DEVICE_NAME")) for device in names]
+    on = [runtime_version(), bound.fingerprint, task["step"], task["device"], hardware, kind]
     path, answer = cache_dir() / "guard" / f"{_digest(repr(on))}.json", None
     with _lock:
-        found = _verdicts.get(path.name)
-        if found is None:
+        verdict = _verdicts.get(path.name)
+        if verdict is None:
             try:
-                found = msgspec.convert(load_json(path, "not known"), Verdict)
+                verdict = msgspec.convert(load_json(path, "not known"), Verdict)
             except (HeteroLabError, msgspec.ValidationError, UnicodeError):
-                found, answer = _asked(bound, asked, about, model or bound.model)
+                verdict, answer = _ask(bound, task, about, model or bound.model)
                 with contextlib.suppress(HeteroLabError, OSError):  # else it is asked again later
                     make_directory(path.parent, private=True)
-                    write_text(path, msgspec.json.encode(found).decode())
-        _verdicts[path.name] = found
-        if found.crash:
+                    write_text(path, msgspec.json.encode(verdict).decode())
+        _verdicts[path.name] = verdict
+        if verdict.crash:
             suspect(bound.fingerprint)
-    return found, answer
+    return verdict, answer
 
 
-def _asked(
-    bound: BoundModel, asked: dict[str, Any], about: str, model: ov.Model
+def _ask(
+    bound: BoundModel, task: dict[str, Any], about: str, model: ov.Model
 ) -> tuple[Verdict, dict[str, str] | None]:
     """Ask in a process, twice if it ends in between; an error, if it was killed."""
     room = shutil.disk_usage(_IN_MEMORY).free if _IN_MEMORY.is_dir() else 0
@@ -153,11 +154,11 @@ def _asked(
         except RuntimeError:  # an op of an extension that cannot be written
             return Verdict(), None
         plugins = [plugin_call(spec) for spec in emulated_devices(bound.core).values()]
-        question = {**asked, "directory": str(directory), "plugins": plugins}
+        question = {**task, "directory": str(directory), "plugins": plugins}
         ends: list[str] = []
         while len(ends) < 2:
-            facts, code, said = _run(json.dumps(question, default=str), directory)
-            if re.search("bad_alloc|MemoryError", facts.get("error", said)):
+            facts, code, output = _run(json.dumps(question, default=str), directory)
+            if re.search("bad_alloc|MemoryError", facts.get("error", output)):
                 ends.append("ran out of memory")
             elif code == 0 or facts.get("step") == "read":  # the latter knows not all ops
                 same = sorted(facts.get("nodes", ())) == sorted(op.name for op in bound.graph)
@@ -166,8 +167,8 @@ def _asked(
                 ends.append(crash_of(code or 0) or f"exit code {code}")
     if ends[0] == ends[1] and (ends[0] in _CRASHES or ends[0].startswith("0x")):
         return Verdict(ends[0], about), None
-    raise (CompileError if asked["step"] == "compile" else DeviceError)(
-        f"The process that was {asked['doing']} ended twice ({', then '.join(ends)}), perhaps for "
+    raise (CompileError if task["step"] == "compile" else DeviceError)(
+        f"The process that was {task['doing']} ended twice ({', then '.join(ends)}), perhaps for "
         "lack of memory. That says nothing about the model. Free memory and try again, or ask "
         f"without such a process: {GUARD}=0, hetero_lab.load(…, guard=False)."
     )
@@ -190,17 +191,17 @@ def _run(question: str, directory: Path) -> tuple[dict[str, Any], int | None, st
             process.kill()
             raise
         errors.seek(0)
-        said = errors.read().decode("utf-8", "replace")
+        output = errors.read().decode("utf-8", "replace")
     facts: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads((directory / ANSWER).read_text("utf-8"))
-    return facts, code, said
+    return facts, code, output
 
 
-def _told(crash: str, asked: Mapping[str, Any], placement: str) -> str:
+def _crash_message(crash: str, task: Mapping[str, Any], placement: str) -> str:
     release = runtime_version().partition("-")[0]
     return (
-        f"OpenVINO {release} crashes ({crash}) while {asked['doing']}. "
+        f"OpenVINO {release} crashes ({crash}) while {task['doing']}. "
         "It was tried in a process of its own, so nothing else has ended. "
         f"hetero_lab.investigate(model, {placement}) finds the ops, the setting and, with "
         "between=, the release."

@@ -24,8 +24,8 @@ def serve(_: Any = None) -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file behind
     with os.fdopen(0, "r", encoding="utf-8") as stream:
-        asked = json.load(stream)
-    directory = Path(asked["directory"])
+        question = json.load(stream)
+    directory = Path(question["directory"])
 
     def tell(**facts: Any) -> None:
         (directory / ANSWER).write_text(json.dumps(facts), encoding="utf-8")
@@ -34,17 +34,17 @@ def serve(_: Any = None) -> None:
         tell(step="read")
         core = core_with_ops()
         model = core.read_model(directory / MODEL)
-        for plugin in asked["plugins"]:
+        for plugin in question["plugins"]:
             core.register_plugin(*plugin)
         nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
-        for name, home in (asked.get("affinities") or {}).items():  # a file keeps none
+        for name, home in (question.get("affinities") or {}).items():  # a file keeps none
             nodes[name].get_rt_info()["affinity"] = home
-        tell(step=asked["step"])
-        given = model, asked["device"], asked["properties"]
-        if asked["step"] == "compile":
-            core.compile_model(*given)
+        tell(step=question["step"])
+        arguments = model, question["device"], question["properties"]
+        if question["step"] == "compile":
+            core.compile_model(*arguments)
         else:
-            tell(answer=core.query_model(*given), nodes=[*nodes])
+            tell(answer=core.query_model(*arguments), nodes=[*nodes])
     except Exception as error:
         tell(error=f"{type(error).__name__}: {error}")
     os._exit(0)  # its end would only let go of memory

@@ -41,7 +41,7 @@ def check_properties(
     emulated = emulated_devices(core).get(device)
     real = emulated.base if emulated else device
     access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
-    known = sorted({k for k, mode in access.items() if mode != "RO"} | _UNLISTED)
+    names = sorted({k for k, mode in access.items() if mode != "RO"} | _UNLISTED)
     for key in properties:
         if key in OF_THE_CORE:
             raise PropertyError(
@@ -49,11 +49,11 @@ def check_properties(
                 "hetero_lab.sweep(model, placements, grid={'model_cache': [False, True]}) measures "
                 "each compiled and loaded from a cache."
             )
-        if key not in known and key != RATIO:
+        if key not in names and key != RATIO:
             why = "is read-only" if key in access else "is not a property"
             raise PropertyError(
-                f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
-                f"Properties that can be set: {names_at_hand(known, most=40)}."
+                f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), names)} "
+                f"Properties that can be set: {names_at_hand(names, most=40)}."
             )
     for key, value in properties.items():
         if key == RATIO:
@@ -118,12 +118,12 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
 
 def _check_precision(device: str, real: str, value: Any) -> None:
     """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
-    asked = str(storable({PRECISION_HINT: value})[PRECISION_HINT])
-    asked = FLOATS.get(asked.upper(), asked)
+    precision = str(storable({PRECISION_HINT: value})[PRECISION_HINT])
+    precision = FLOATS.get(precision.upper(), precision)
     has = precisions(real, core=scratch_core())
     # f32 is everywhere; other values, such as dynamic, leave the choice to the device.
-    if asked in FLOATS.values() and asked not in has:
+    if precision in FLOATS.values() and precision not in has:
         raise PropertyError(
-            f"{device} does not compute in {asked}, so {PRECISION_HINT} cannot ask for it. "
+            f"{device} does not compute in {precision}, so {PRECISION_HINT} cannot ask for it. "
             f"Precisions of {device}: {names_at_hand(has)}."
         )

@@ -26,7 +26,7 @@ from hetero_lab.tables import make_directory
 
 _READY = "ready"  # a file in an environment that is whole; its time is that of the last use
 _N_BYTES = 10**9  # that must be free to make one: its files, and pip's copies of the wheels
-_INSTALL_S = 1800.0
+_INSTALL_S = 1800.0  # half an hour: pip may have to download wheels on a slow line
 _PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -41,8 +41,8 @@ def known_releases() -> tuple[str, ...]:
 
     MeasurementError, if pip lists none.
     """
-    said = _run([*_PIP, "index", "versions", "openvino"], "OpenVINO's releases cannot be listed")
-    listed = said.partition("Available versions: ")[2].partition("\n")[0].split(", ")
+    answer = _run([*_PIP, "index", "versions", "openvino"], "OpenVINO's releases cannot be listed")
+    listed = answer.partition("Available versions: ")[2].partition("\n")[0].split(", ")
     names = [name for name in listed if re.fullmatch(r"\d+(\.\d+)+", name)]
     if not names:
         raise MeasurementError("pip lists no releases of OpenVINO for this Python.")
@@ -51,19 +51,19 @@ def known_releases() -> tuple[str, ...]:
 
 def releases_between(ends: Sequence[str] | None) -> tuple[str, ...]:
     """Return the known releases from one to a newer one; ArgumentError if these are not two."""
-    known = known_releases()
-    ends = [known[0], known[-1]] if ends is None else [*ends]
-    names = [without_zeros(release) for release in known]
+    releases = known_releases()
+    ends = [releases[0], releases[-1]] if ends is None else [*ends]
+    names = [without_zeros(release) for release in releases]
     for release in ends:
         if without_zeros(release) not in names:
-            raise ArgumentError(unknown("pip has no OpenVINO", release, known, "Releases", 40))
+            raise ArgumentError(unknown("pip has no OpenVINO", release, releases, "Releases", 40))
     places = [names.index(without_zeros(release)) for release in ends]
     if len(places) != 2 or places[0] >= places[1]:
         raise ArgumentError(
             f"between= names an older and a newer release, for instance "
-            f"{[known[0], known[-1]]}, not {ends}."
+            f"{[releases[0], releases[-1]]}, not {ends}."
         )
-    return tuple(known[places[0] : places[1] + 1])
+    return tuple(releases[places[0] : places[1] + 1])
 
 
 @contextlib.contextmanager
@@ -129,14 +129,14 @@ def _run(command: Sequence[str], fact: str) -> str:
     environment = environment_of_a_child()
     environment.pop("PIP_CONSTRAINT", None)
     try:
-        done = run_child(command, timeout_s=_INSTALL_S, environment=environment)
+        process = run_child(command, timeout_s=_INSTALL_S, environment=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MeasurementError(f"{fact}: {error}") from error
-    if done.returncode == 0:
-        return done.stdout
-    said = f"{done.stdout}\n{done.stderr}\nexit code {done.returncode}"
-    if any(full in said for full in _FULL):
+    if process.returncode == 0:
+        return process.stdout
+    output = f"{process.stdout}\n{process.stderr}\nexit code {process.returncode}"
+    if any(full in output for full in _FULL):
         raise _no_room(fact)
-    lines = said.split("\n")
+    lines = output.split("\n")
     why = [line for line in lines if "ERROR" in line] or [line for line in lines if line][-2:]
     raise MeasurementError(f"{fact}: {shorten(' '.join(why), 300)}.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.devices.core import bases_of, bind
 from hetero_lab.errors import ArgumentError, StoredFileError, shorten, warn
 from hetero_lab.model.read import Source
-from hetero_lab.placement.partition import Partition, one_subgraph, partition_of, reordered
+from hetero_lab.placement.partition import Partition, observed_partition, one_subgraph, partition_of
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.results.profile_tables import COUNTER_COLUMNS, counter_rows
@@ -277,7 +277,7 @@ def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> P
         )
     unnamed = iter(others)
     order = [number_of[i] if i in number_of else next(unnamed) for i in range(n_subgraphs)]
-    return reordered(predicted, order) if hetero else predicted
+    return observed_partition(predicted, order) if hetero else predicted
 
 
 def _summary(recorded: pd.DataFrame) -> dict[str, Any]:

@@ -97,14 +97,14 @@ class LintContext:
     costs: CostModel | None = None
 
     @cached_property
-    def explained(self) -> Any:
+    def evaluation(self) -> Any:
         """The predicted latency by part; only with costs."""
         assert self.costs is not None
         return self.costs.explain(self.affinity)
 
     @cached_property
     def partition(self) -> Partition:
-        return self.explained.partition if self.costs else predict(self.graph, self.affinity)
+        return self.evaluation.partition if self.costs else predict(self.graph, self.affinity)
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
@@ -139,11 +139,11 @@ class LintContext:
     def overhead_us(self) -> tuple[float, ...]:
         """For each subgraph, its fixed cost with that of its boundaries and of lost fusion."""
         where, index_of = self.partition.home, self.graph.index_of
-        total = [share.us for share in self.explained.of("subgraphs")]
-        for share in self.explained.of("boundaries"):
+        total = [share.us for share in self.evaluation.of("subgraphs")]
+        for share in self.evaluation.of("boundaries"):
             for number in share.numbers:
                 total[number] += share.us
-        for share in self.explained.of("lost fusion"):
+        for share in self.evaluation.of("lost fusion"):
             for op in share.ops:
                 total[where[index_of[op]]] += share.us
         return tuple(total)
@@ -210,11 +210,11 @@ class LintContext:
         placeable = np.array(self.graph.placeable)
         return lambda ids: placeable[ids[placeable] == ids[nodes[0]]].tolist() != sorted(nodes)
 
-    def named(self, nodes: Iterable[int]) -> str:
+    def names(self, nodes: Iterable[int]) -> str:
         """List ops for a sentence, the first few of them."""
         return names_at_hand((self.graph.ops[index].name for index in nodes), _NAMED)
 
-    def copied(self, subgraph: int) -> tuple[int, ...]:
+    def copies(self, subgraph: int) -> tuple[int, ...]:
         """Return the inputs and constants that a subgraph without ops consists of."""
         return tuple(
             op.index

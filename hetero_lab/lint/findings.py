@@ -37,7 +37,7 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
 
 _RANK = {ERROR: 0, WARNING: 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
-_LEAST, _MOST = 8, 200
+_LEAST, _MOST = 8, 200  # remedies tried in a large and in a small model
 
 
 def most_remedies(n_nodes: int) -> int:
@@ -62,12 +62,12 @@ class Outcome:
 Tried: TypeAlias = dict[frozenset[tuple[str, str]], Outcome]  # by remedy; the empty one is first
 
 
-def _try(context: LintContext, tried: Tried, remedy: Mapping[str, str]) -> Outcome | None:
+def _try(context: LintContext, outcomes: Tried, remedy: Mapping[str, str]) -> Outcome | None:
     """Return the outcome of a remedy, tried once; None if no trial is left."""
     key = frozenset(remedy.items())
-    if key not in tried and len(tried) <= most_remedies(len(context.graph)):
-        tried[key] = _outcome(context, remedy)
-    return tried.get(key)
+    if key not in outcomes and len(outcomes) <= most_remedies(len(context.graph)):
+        outcomes[key] = _outcome(context, remedy)
+    return outcomes.get(key)
 
 
 def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
@@ -107,20 +107,20 @@ def find_problems(
     ]
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
-    tried: Tried = {frozenset(): _outcome(context, {})}
+    outcomes: Tried = {frozenset(): _outcome(context, {})}
     drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
-    found = [finding for draft in drafts if (finding := _finding(context, tried, draft))]
-    found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
-    return with_causes(context, found)
+    findings = [finding for draft in drafts if (finding := _finding(context, outcomes, draft))]
+    findings.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
+    return with_causes(context, findings)
 
 
-def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
-    now = tried[frozenset()]
+def _finding(context: LintContext, outcomes: Tried, draft: Draft) -> Finding | None:
+    now = outcomes[frozenset()]
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
-    found = Finding(draft.rule, draft.severity, names, draft.finding, "")
+    result = Finding(draft.rule, draft.severity, names, draft.finding, "")
     good, untried = list[tuple[float, dict[str, str], Outcome | None]](), False
     for remedy in draft.options:
-        trial = _try(context, tried, remedy)
+        trial = _try(context, outcomes, remedy)
         if trial is None:
             untried = True
             if draft.gone is None and not context.costs:
@@ -139,20 +139,20 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
     if context.costs:
         both = now.predictor, trial.predictor if trial else None
         margin_us = both[0].margin_us(both[1]) if both[0] and both[1] else 0.0
-        found = replace(found, cost_us=saved, margin_us=margin_us)
+        result = replace(result, cost_us=saved, margin_us=margin_us)
     if not remedy:
         meets = _meets_another(context, names)
-        return replace(found, **_without_remedy(draft, untried, meets))
+        return replace(result, **_without_remedy(draft, untried, meets))
     advice, severity = _advice(remedy, now, trial), draft.severity
     if context.costs and saved > 0.0:
-        sure = f" (± {found.margin_us:.1f})" if (found.margin_us or math.inf) < math.inf else ""
+        sure = f" (± {result.margin_us:.1f})" if (result.margin_us or math.inf) < math.inf else ""
         advice += f" Predicted to save {saved:.1f} µs of the whole{sure}."
     elif context.costs and draft.severity == ERROR:
         advice += f" Predicted to take {-saved:.1f} µs longer."
     elif context.costs:
         severity = INFO
         advice = f"Leave it: the prediction is {-saved:.1f} µs higher after this. {advice}"
-    return replace(found, severity=severity, advice=advice, remedy=remedy)
+    return replace(result, severity=severity, advice=advice, remedy=remedy)
 
 
 def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[str, str]:
@@ -171,9 +171,9 @@ def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[st
 
 def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> str:
     (device,) = set(remedy.values())
-    shown = ", ".join(f"{shorten(name, 60)}: {device!r}" for name in remedy)
+    changes = ", ".join(f"{shorten(name, 60)}: {device!r}" for name in remedy)
     move = f"Move {names_at_hand(remedy, 3)} to {device}"
-    how = f"affinity.fix(ops={f'{{{shown}}}' if len(remedy) <= 3 else '…'})"
+    how = f"affinity.fix(ops={f'{{{changes}}}' if len(remedy) <= 3 else '…'})"
     if after is None:
         return f"{move}, {how}. The effect on the rest was not tried."
     return (
@@ -185,7 +185,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
 CHOICE = "a choice: a neighbour's device can run these ops"
 CYCLE = "a cycle: HETERO cuts connected ops of one device"
 TOGETHER = "not apart: all neighbours are on the same device"
-_MOST_TYPES = 4
+_MOST_TYPES = 4  # of ops in a sentence
 
 
 def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Finding]:
@@ -196,13 +196,13 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     without a neighbour on another device, but with one in another subgraph, are cut by a cycle;
     without either, they are not apart.
     """
-    refused = [_refused(context, finding.ops) for finding in findings]
+    lacking_of = [_lacking(context, finding.ops) for finding in findings]
     # Sorted, as the order of a set differs between processes.
-    types = grouped(pair for each in refused for pair in sorted(each))
-    by_number = {d: [t for t, _ in Counter(found).most_common()] for d, found in types.items()}
+    types = grouped(pair for each in lacking_of for pair in sorted(each))
+    by_number = {d: [t for t, _ in Counter(values).most_common()] for d, values in types.items()}
     lacking = {d: f"{d} cannot run {first_of(t, _MOST_TYPES)}" for d, t in by_number.items()}
     caused = []
-    for finding, each in zip(findings, refused, strict=True):
+    for finding, each in zip(findings, lacking_of, strict=True):
         cause = "; ".join(lacking[device] for device in sorted({device for device, _ in each}))
         if not cause and _meets_another(context, finding.ops):
             cause = CHOICE
@@ -227,10 +227,10 @@ def _is_cut(context: LintContext, ops: Sequence[str]) -> bool:
     return any(home[i] != home[n] for i, n in edges)
 
 
-def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
+def _lacking(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
     """Return the devices on the other side and the op types that they do not support."""
     graph, affinity = context.graph, context.affinity
-    found = set()
+    pairs = set()
     for name in ops:
         index = graph.index_of[name]
         for other in graph.neighbours(index):
@@ -240,8 +240,8 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
                 op, device = graph.ops[here], affinity[graph.ops[there].name]
                 able = context.able.get(device)
                 if able is not None and context.is_placeable[here] and op.name not in able:
-                    found.add((device, op.type))
-    return found
+                    pairs.add((device, op.type))
+    return pairs
 
 
 def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:

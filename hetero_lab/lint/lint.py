@@ -22,7 +22,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import POLICY, Placement, PlacementLike
-from hetero_lab.planning.simplify import FEW, Simplified, simplified
+from hetero_lab.planning.simplify import FEW, Simplified, simplify_graph
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -117,19 +117,19 @@ def lint(
         supported = able = {device: costs.supports(device) for device in costs.devices}
     if wrong is not None:
         wrong.given.affinity.check_model(bound.graph)
-    found = find_problems(bound.graph, affinity, able, costs)
+    findings = find_problems(bound.graph, affinity, able, costs)
     if not partition.wiring:
         # Compiled as a whole, so no finding about a partition applies.
-        found = [finding for finding in found if finding.rule == SLOW_DEVICE]
+        findings = [finding for finding in findings if finding.rule == SLOW_DEVICE]
     if wrong is not None:
-        found = [*wrong._findings(partition, affinity, costs), *found]
+        findings = [*wrong._findings(partition, affinity, costs), *findings]
     if isinstance(placement, Placement):
-        found += empty_devices(placement, priced=costs is not None)
+        findings += empty_devices(placement, priced=costs is not None)
     if partition.wiring and partition.n_subgraphs > FEW:
-        few = simplified(bound.graph, affinity, supported, costs=costs)
-        n_errors = sum(finding.severity == ERROR for finding in found)
-        found.insert(n_errors, subgraphs_finding(few, affinity, costs))
-    return to_frame(found, priced=costs is not None)
+        few = simplify_graph(bound.graph, affinity, supported, costs=costs)
+        n_errors = sum(finding.severity == ERROR for finding in findings)
+        findings.insert(n_errors, subgraphs_finding(few, affinity, costs))
+    return to_frame(findings, priced=costs is not None)
 
 
 def subgraphs_finding(few: Simplified, affinity: Affinity, costs: CostModel | None) -> Finding:
@@ -184,10 +184,10 @@ def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
     return frozenset(graph.ops[i].name for i in graph.placeable if graph.leader[i] not in refused)
 
 
-def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
+def to_frame(findings: list[Finding], *, priced: bool) -> pd.DataFrame:
     rows = [
         {**vars(f), "ops": list(f.ops), "remedy": dict(f.remedy), "n_ops": len(f.ops)}
-        for f in found
+        for f in findings
     ]
     columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
     texts = dict.fromkeys(("rule", "severity", "finding", "advice", "cause"), "str")

@@ -58,7 +58,7 @@ class Block:
 
 def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
     """Find the convolutions and matmuls that a device can run in int8."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     for op in graph:
         if op.type not in HEAVY or op.index in graph.constant_side:
             continue
@@ -70,8 +70,8 @@ def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
             for producer, _ in op.inputs[:2]
         ]
         if found_in[0] and all(fed):
-            found.append(Block(op.index, *(tuple(sorted(part)) for part in found_in)))
-    return tuple(found)
+            blocks.append(Block(op.index, *(tuple(sorted(part)) for part in found_in)))
+    return tuple(blocks)
 
 
 def has_small_weights(graph: OpGraph, index: int) -> bool:
@@ -91,7 +91,7 @@ def _trace(
     graph: OpGraph, index: int, quantizers: set[int], between: set[int], origins: set[int]
 ) -> bool:
     """Collect the ops between a tensor and its quantisers; ``False`` if it is not quantised."""
-    queue, seen = [index], {index}
+    queue, reached = [index], {index}
     while queue:
         op = graph.ops[queue.pop()]
         if op.type == FAKE_QUANTIZE:
@@ -106,8 +106,8 @@ def _trace(
         if op.type not in _CARRIERS or not data:
             return False
         between.add(op.index)
-        queue += [producer for producer in data if producer not in seen]
-        seen.update(data)
+        queue += [producer for producer in data if producer not in reached]
+        reached.update(data)
     return True
 
 
@@ -139,7 +139,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
     home = context.partition.home
     blocks = quantized_blocks(context.graph)
     quantizing = {home[op.index] for op in context.graph if op.type == FAKE_QUANTIZE}
-    cut: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    consumers: dict[tuple[tuple[int, ...], int], list[int]] = {}
     users = grouped((i, block.op) for block in blocks for i in (*block.origins, *block.above))
     for block in blocks:
         needed = block.above
@@ -148,13 +148,13 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
             needed = (*block.origins, *needed)
         away = tuple(index for index in needed if home[index] != home[block.op])
         if away:
-            cut.setdefault((away, home[block.op]), []).append(block.op)
-    if not cut:
+            consumers.setdefault((away, home[block.op]), []).append(block.op)
+    if not consumers:
         return
     groups = {index: group for group in fusion_pairs(context.graph).values() for index in group}
     pairs = [(i, block.op) for block in blocks for i in block.above if home[i] == home[block.op]]
     whole_now = np.array(pairs, dtype=int).reshape(-1, 2)
-    for (away, subgraph), ops in cut.items():
+    for (away, subgraph), ops in consumers.items():
         device = context.partition.subgraphs[subgraph].device
         others = tuple(dict.fromkeys(context.device_of[index] for index in away))
         where = f"on {' and '.join(others)}" if device not in others else "in another subgraph"
@@ -171,8 +171,8 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
         yield Draft(
             nodes=tuple(sorted((*away, *ops))),
             finding=(
-                f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
-                f"but the quantisers of the input ({context.named(away)}) are {where}: {n_bytes:,} "
+                f"{count_of(len(ops), 'op')} of {device} ({context.names(ops)}) would run in int8, "
+                f"but the quantisers of the input ({context.names(away)}) are {where}: {n_bytes:,} "
                 "bytes cross, and the int8 kernel is lost."
             ),
             options=(
@@ -180,12 +180,12 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
                 *context.moves(whole, others),
                 *context.moves((*away, *every), [device]),
             ),
-            gone=_mended((*away, *ops), whole_now),
+            gone=_is_mended((*away, *ops), whole_now),
             weight=context.weight((home[i] for i in (*away, *ops)), n_bytes),
         )
 
 
-def _mended(nodes: Sequence[int], whole_now: np.ndarray) -> Gone:
+def _is_mended(nodes: Sequence[int], whole_now: np.ndarray) -> Gone:
     """Return a test whether ops are together and no block that is whole now is cut."""
     is_joined, (above, ops) = together(nodes), whole_now.T
     return lambda ids: is_joined(ids) and not (ids[above] != ids[ops]).any()

@@ -29,13 +29,13 @@ def slow_devices(context: LintContext) -> Iterator[Draft]:
     if context.costs is None:
         return
     devices, index_of = context.costs.devices, context.graph.index_of
-    for share in context.explained.of("ops"):
+    for share in context.evaluation.of("ops"):
         times = context.costs.units[share.numbers[0]].time_us
         now = times[devices.index(share.device)]
         best_us, best = min((t, d) for t, d in zip(times, devices, strict=True) if t is not None)
         # A torn unit takes its share of both times.
         saved = share.us * (1.0 - best_us / now) if now else 0.0
-        if not now or now < SLOWER * best_us or saved < SHARE * context.explained.predicted_us:
+        if not now or now < SLOWER * best_us or saved < SHARE * context.evaluation.predicted_us:
             continue
         nodes = tuple(sorted(index_of[op] for op in share.ops))
         homes = {context.partition.home[index] for index in nodes}
@@ -44,7 +44,7 @@ def slow_devices(context: LintContext) -> Iterator[Draft]:
         yield Draft(
             nodes=nodes,
             finding=(
-                f"{count_of(len(nodes), 'op')} ({context.named(nodes)}): {share.us:.1f} µs on "
+                f"{count_of(len(nodes), 'op')} ({context.names(nodes)}): {share.us:.1f} µs on "
                 f"{share.device}, {share.us - saved:.1f} µs on {best}."
             ),
             options=(*context.moves(nodes, [best]), *context.moves(whole, [best])),
@@ -76,14 +76,14 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             nodes=nodes,
             finding=(
                 f"A subgraph of {subgraph.device} with {count_of(len(nodes), 'op')} "
-                f"({context.named(nodes)}) has {_exchanged(boundaries)}; keeping it separate costs "
+                f"({context.names(nodes)}) has {_exchanged(boundaries)}; keeping it separate costs "
                 f"{context.overhead_us[subgraph.index]:.1f} µs, more than it saves."
             ),
             options=tuple(remedy for _, remedy in options),
             gone=context.merged(nodes),
             weight=options[0][0],
             must_save=True,
-        )  # fmt: skip
+        )
 
 
 def _n_bytes(boundaries: Sequence[Boundary]) -> int:
@@ -124,7 +124,7 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
             severity=ERROR,
             nodes=path,
             finding=(
-                f"The stateful path {context.named(path)} {where}: the runtime cannot compile it, "
+                f"The stateful path {context.names(path)} {where}: the runtime cannot compile it, "
                 "a ReadValue, its Assign and all between them must share one subgraph."
             ),
             options=options,
@@ -173,7 +173,7 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
     home, index_of = context.partition.home, context.graph.index_of
     lost: dict[tuple[int, int], float] = {}
     if context.costs:
-        for share in context.explained.of("lost fusion"):
+        for share in context.evaluation.of("lost fusion"):
             pair = index_of[share.ops[0]], index_of[share.ops[1]]
             lost[pair] = lost.get(pair, 0.0) + share.us
         groups = _priced_groups(context)
@@ -194,7 +194,7 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
         yield Draft(
             nodes=tuple(sorted((first, second))),
             finding=(
-                f"{context.named([first, second])} ({context.graph.ops[first].type}, "
+                f"{context.names([first, second])} ({context.graph.ops[first].type}, "
                 f"{context.graph.ops[second].type}) fuse into one node, but {how} {over}: {price}."
             ),
             options=(
@@ -248,7 +248,7 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             and len(nodes) <= n_around
         )
         exchanged = _exchanged(boundaries)
-        what = f"{count_of(len(nodes), 'op')} ({context.named(nodes)})"
+        what = f"{count_of(len(nodes), 'op')} ({context.names(nodes)})"
         if there_and_back:
             (other,) = devices
             text = (
@@ -274,37 +274,37 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
 def copy_only(context: LintContext) -> Iterator[Draft]:
     """Find subgraphs without an op: they only copy inputs or constants."""
     for subgraph, nodes, boundaries in context.subgraphs():
-        copied = () if nodes else context.copied(subgraph.index)
-        if not copied:
+        copies = () if nodes else context.copies(subgraph.index)
+        if not copies:
             continue
-        constant = all(index in context.graph.constant_side for index in copied)
-        users = _placed_users(context.graph, copied)
+        constant = all(index in context.graph.constant_side for index in copies)
+        users = _placed_users(context.graph, copies)
         user_devices = list(dict.fromkeys(context.device_of[i] for i in users))
         kind, n_bytes = "constant" if constant else "input", _n_bytes(boundaries)
         yield Draft(
             severity=WARNING if users else INFO,
-            nodes=copied,
+            nodes=copies,
             finding=(
                 f"A subgraph of {subgraph.device} has no op, it only copies "
-                f"{count_of(len(copied), kind)} ({context.named(copied)}): {n_bytes:,} bytes"
+                f"{count_of(len(copies), kind)} ({context.names(copies)}): {n_bytes:,} bytes"
                 + (f" for ops on {' and '.join(user_devices)}." if users else " to a model output.")
             ),
             options=context.moves(users, [*user_devices, subgraph.device]) if users else (),
-            gone=_has_op(context, copied[0]),
+            gone=_has_op(context, copies[0]),
             weight=context.weight([subgraph.index], n_bytes),
             stuck="" if users else "It is part of the model: no placement avoids the copy.",
         )
 
 
 def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
-    placeable, found, queue = set(graph.placeable), set(), list(nodes)
+    placeable, users, queue = set(graph.placeable), set(), list(nodes)
     while queue:
         for use in graph.consumers[queue.pop()]:
             if use.index in placeable:
-                found.add(use.index)
+                users.add(use.index)
             else:
                 queue.append(use.index)
-    return tuple(sorted(found))
+    return tuple(sorted(users))
 
 
 def _has_op(context: LintContext, node: int) -> Gone:

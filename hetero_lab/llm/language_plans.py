@@ -347,12 +347,12 @@ class _Runs:
     def is_held(self) -> np.ndarray:
         """Whether a device holds each term of the memory, ``[placements, terms, devices]``."""
         on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
-        terms = [on[:, list(users)].any(axis=1) for users in self.pairwise.held]
+        terms = [on[:, list(users)].any(axis=1) for users in self.pairwise.memory]
         return np.stack(terms, axis=1)
 
     def held_bytes(self, is_held: np.ndarray) -> np.ndarray:
         """Return bytes of weights and states of each device, ``[placements, devices, 2]``."""
-        return np.einsum("ntd,tkd->ndk", is_held, [*self.pairwise.held.values()])
+        return np.einsum("ntd,tkd->ndk", is_held, [*self.pairwise.memory.values()])
 
     @cached_property
     def boundary_bytes(self) -> np.ndarray:

@@ -84,10 +84,10 @@ def blocks(model: Source) -> pd.DataFrame:
     [19, 23]
     """
     graph = prepare(model).graph
-    found = find_blocks(graph)
-    if not found.n_blocks:
+    layers = find_blocks(graph)
+    if not layers.n_blocks:
         warn(f"{shorten(graph.name)} has no repeated layers; no op is in a block.")
-    rows = [(graph.ops[index].name, found.numbered(index)) for index in graph.placeable]
+    rows = [(graph.ops[index].name, layers.numbered(index)) for index in graph.placeable]
     return frame_of(rows, ["op", "block"]).astype({"op": "str", "block": "Int64"})
 
 
@@ -102,10 +102,10 @@ def _find(graph: OpGraph) -> Blocks:
     if repeated is None:
         return Blocks(0, (-1,) * len(graph))
     matched = [
-        (changes, _without_fragments(_matched(skeleton, starts, repeated)))
+        (changes, _without_fragments(_counterparts(skeleton, starts, repeated)))
         for changes, starts in _starts(skeleton, repeated)
     ]
-    _, block = min(matched, key=lambda found: (found[0], -len(found[1])))
+    _, block = min(matched, key=lambda one: (one[0], -len(one[1])))
     return _total(skeleton, block)
 
 
@@ -119,16 +119,16 @@ class _Skeleton:
     """
 
     def __init__(self, graph: OpGraph):
-        own = set(graph.placeable)
+        ops = set(graph.placeable)
         self.graph = graph
         self.reads: dict[int, list[tuple[int, int]]] = {}
         self.uses: dict[int, list[tuple[int, int, int]]] = {}
         self.signatures: dict[int, _Signature] = {}
         for i in graph.placeable:
             op, users = graph.ops[i], graph.consumers[i]
-            self.reads[i] = [(port, p) for port, (p, _) in enumerate(op.inputs) if p in own]
-            self.uses[i] = [(u.source_port, u.port, u.index) for u in users if u.index in own]
-            from_ops = tuple(producer in own for producer, _ in op.inputs)
+            self.reads[i] = [(port, p) for port, (p, _) in enumerate(op.inputs) if p in ops]
+            self.uses[i] = [(u.source_port, u.port, u.index) for u in users if u.index in ops]
+            from_ops = tuple(producer in ops for producer, _ in op.inputs)
             self.signatures[i] = op.type, from_ops, len(op.outputs)
         depth: dict[int, int] = {}
         for index, reads in self.reads.items():
@@ -191,9 +191,9 @@ def _starts(skeleton: _Skeleton, repeated: range) -> Iterator[tuple[int, list[in
         cuts = [start + offset + n * period for n in range(n_layers + 1)]
         changes = 0
         for first, behind in itertools.pairwise(cuts):
-            known = [number for number in layer[first:behind] if number is not None]
-            changes += sum(a != b for a, b in itertools.pairwise(known))
-        crossing = np.mean([skeleton.open_wires[cut - 1] for cut in cuts[1:]])
+            numbers = [number for number in layer[first:behind] if number is not None]
+            changes += sum(a != b for a, b in itertools.pairwise(numbers))
+        crossing = np.mean([skeleton.open_wires[level - 1] for level in cuts[1:]])
         return changes, float(crossing), offset
 
     most = range((end - start) % period + 1)
@@ -226,7 +226,7 @@ def _elsewhere(symbols: np.ndarray, word: np.ndarray, levels: range) -> Iterator
             free = level + levels.step * len(word)
 
 
-def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dict[int, int]:
+def _counterparts(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dict[int, int]:
     """Return the block of each op that has a counterpart in the layer before or after it.
 
     Starting from the ops of the longest paths, producers of counterparts are counterparts too if
@@ -234,20 +234,20 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
     """
     block: dict[int, int] = {}
     before: dict[int, int] = {}  # op → its counterpart in the layer before
-    taken: set[int] = set()
+    counterparts_of: set[int] = set()
 
     def pair(op: int, other: int, number: int) -> bool:
         if (
             op == other
             or op in before
-            or other in taken
+            or other in counterparts_of
             or skeleton.signatures[op] != skeleton.signatures[other]
             or block.get(op, number) != number
             or block.get(other, number - 1) != number - 1
         ):
             return False
         before[op] = other
-        taken.add(other)
+        counterparts_of.add(other)
         block[op], block[other] = number, number - 1
         return True
 
@@ -280,14 +280,14 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
                 if port in ports and pair(producer, ports[port], number):
                     upwards.append((producer, ports[port], number))
                     new.append(upwards[-1])
-        found = []
+        more = []
         for op, other, number in new:
             users = [use for use in skeleton.uses[op] if use[-1] not in before]
-            counterparts = [use for use in skeleton.uses[other] if use[-1] not in taken]
+            counterparts = [use for use in skeleton.uses[other] if use[-1] not in counterparts_of]
             for user, counterpart in _alike(skeleton, users, counterparts, len(users)):
                 if pair(user, counterpart, number):
-                    found.append((user, counterpart, number))
-        new = found
+                    more.append((user, counterpart, number))
+        new = more
     return block
 
 
@@ -298,11 +298,11 @@ def _alike(
 
     Each op comes with what else its counterpart has to share.
     """
-    own, counterparts = (
+    kinds, counterparts = (
         grouped(((*shared, skeleton.signatures[op]), op) for *shared, op in some)
         for some in (ops, others)
     )
-    for kind, alike in own.items():
+    for kind, alike in kinds.items():
         if len(alike) == len(counterparts.get(kind, ())) <= most:
             yield from zip(alike, counterparts[kind], strict=True)
 
@@ -321,9 +321,9 @@ def _total(skeleton: _Skeleton, block: dict[int, int]) -> Blocks:
     n_blocks = max(block.values()) + 1
     for path in graph.stateful_paths:
         users = [user for i in path for _, _, user in skeleton.uses[i]]
-        known = [block[i] for i in path if i in block] or [block[i] for i in users if i in block]
-        if known:
-            block.update(dict.fromkeys(path, min(known)))
+        numbers = [block[i] for i in path if i in block] or [block[i] for i in users if i in block]
+        if numbers:
+            block.update(dict.fromkeys(path, min(numbers)))
     below: set[int] = set()
     for index in graph.placeable:
         if any(p in block or p in below for _, p in skeleton.reads[index]):
@@ -350,32 +350,32 @@ def _total(skeleton: _Skeleton, block: dict[int, int]) -> Blocks:
     return Blocks(n_blocks, tuple(of_op))
 
 
-def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
+def device_by_block(blocks: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
     """Return the devices before, of and after the blocks; AffinityError as in ``by_block``."""
-    n_blocks = found.n_blocks
+    n_blocks = blocks.n_blocks
     if not n_blocks:
         raise AffinityError(
             f"{shorten(name)} has no repeated layers, so there are no blocks to place. Place ops "
             "with hetero_lab.Affinity.automatic(…).fix(…)."
         )
-    chosen: dict[int, str] = {}
+    device_of: dict[int, str] = {}
     for key, device in devices.items():
         if key in (_BEFORE, _AFTER):
             continue
         for block in _blocks_of(key, n_blocks):
-            if block in chosen:
+            if block in device_of:
                 raise AffinityError(
-                    f"Block {block} is given to {shorten(str(chosen[block]))} and, by "
+                    f"Block {block} is given to {shorten(str(device_of[block]))} and, by "
                     f"{shorten(repr(key))}, to {shorten(str(device))}. Ranges must not overlap."
                 )
-            chosen[block] = device
-    left_out = [block for block in range(n_blocks) if block not in chosen]
+            device_of[block] = device
+    left_out = [block for block in range(n_blocks) if block not in device_of]
     if left_out:
         raise AffinityError(
             f"No device is given to {_spans(left_out)}. The model has blocks 0-{n_blocks - 1}."
         )
-    first, last = chosen[0], chosen[n_blocks - 1]
-    inside = [chosen[block] for block in range(n_blocks)]
+    first, last = device_of[0], device_of[n_blocks - 1]
+    inside = [device_of[block] for block in range(n_blocks)]
     return [devices.get(_BEFORE, first), *inside, devices.get(_AFTER, last)]
 
 
@@ -404,4 +404,4 @@ def _spans(blocks: list[int]) -> str:
     """Write blocks in words: ``block 3``, ``blocks 3-5, 9``."""
     runs = np.split(blocks, np.flatnonzero(np.diff(blocks) > 1) + 1)
     spans = ", ".join(block_range(int(run[0]), int(run[-1])) for run in runs)
-    return f"block{'s' * (len(blocks) > 1)} {spans}"
+    return f"{'block' if len(blocks) == 1 else 'blocks'} {spans}"

@@ -26,10 +26,11 @@ _OUTPUT = "logits"
 _NOTES = "hetero_lab"
 _CONTEXT = [_NOTES, "context_tokens"]
 _DIRECTORY = [_NOTES, "directory"]
-TOKENIZER_FILES = (
-    "openvino_detokenizer.bin", "openvino_detokenizer.xml", "openvino_tokenizer.bin",
-    "openvino_tokenizer.xml",
-)  # fmt: skip
+TOKENIZER_FILES = tuple(
+    f"openvino_{name}.{ending}"
+    for name in ("detokenizer", "tokenizer")
+    for ending in ("bin", "xml")
+)
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,14 @@ class LanguageModel:
     def feed(self, ids: np.ndarray, past: int) -> list[np.ndarray]:
         """Return the inputs that append ``ids``, ``[batch, n]``, to ``past`` tokens in states."""
         batch, n = ids.shape
-        made = {
+        makers = {
             IDS: lambda: ids,
             MASK: lambda: np.ones((batch, past + n)),
             POSITIONS: lambda: np.tile(np.arange(past, past + n), (batch, 1)),
             BEAM: lambda: np.arange(batch),
         }
         typed = zip(self.inputs, self.types, strict=True)
-        return [made[name]().astype(dtype, copy=False) for name, dtype in typed]
+        return [makers[name]().astype(dtype, copy=False) for name, dtype in typed]
 
     def prompt(self, scenario: Scenario, seed: int) -> np.ndarray:
         """Return a prompt of random tokens, int64 of shape ``[batch, prompt_tokens]``."""
@@ -227,7 +228,7 @@ def _context_tokens(model: ov.Model) -> int | None:
     return int(text) if text.isdecimal() and text.isascii() else None
 
 
-def _name(port: Any, known: Sequence[str]) -> str:
+def _name(port: Any, candidates: Sequence[str]) -> str:
     """Return the name among those known that a port has, else its own."""
     names = sorted(port.get_names()) or [port.get_node().get_friendly_name()]
-    return next((name for name in names if name in known), names[0])
+    return next((name for name in names if name in candidates), names[0])

@@ -132,14 +132,14 @@ class OpGraph:
     @cached_property
     def constant_side(self) -> frozenset[int]:
         """Constants, and ops that are computed from constants alone (decompressed weights)."""
-        found: set[int] = set()
+        side: set[int] = set()
         for op in self.ops:
-            computed = bool(op.inputs) and all(producer in found for producer, _ in op.inputs)
+            computed = bool(op.inputs) and all(producer in side for producer, _ in op.inputs)
             if op.type == CONSTANT or (
                 computed and op.type != RESULT and not op.is_any_of(NOT_CONSTANT_SOURCES)
             ):
-                found.add(op.index)
-        return frozenset(found)
+                side.add(op.index)
+        return frozenset(side)
 
     @cached_property
     def placeable(self) -> tuple[int, ...]:
@@ -171,9 +171,9 @@ class OpGraph:
             users = [use.index for use in self.consumers[op.index]]
             real = [user for user in users if self.ops[user].type != RESULT]
             # Users come later in the order, so their leader is already known.
-            placed = list(dict.fromkeys(lead[user] for user in real if lead[user] in placeable))
-            if placed:
-                lead[op.index] = self._earliest(placed) if op.type == PARAMETER else placed[0]
+            leaders = list(dict.fromkeys(lead[user] for user in real if lead[user] in placeable))
+            if leaders:
+                lead[op.index] = self._earliest(leaders) if op.type == PARAMETER else leaders[0]
         for index in self.results:
             lead[index] = lead[self.ops[index].inputs[0][0]]
         return tuple(lead)
@@ -215,14 +215,14 @@ class OpGraph:
         return tuple(tuple(sorted(path)) for path in paths)
 
     @cached_property
-    def _derived(self) -> dict[Callable[[OpGraph], Any], Any]:
+    def _derivations(self) -> dict[Callable[[OpGraph], Any], Any]:
         return {}
 
     def derived(self, make: Callable[[OpGraph], T]) -> T:
         """Return ``make(self)``, a costly result that follows from the graph, made once."""
-        if make not in self._derived:
-            self._derived[make] = make(self)
-        return self._derived[make]
+        if make not in self._derivations:
+            self._derivations[make] = make(self)
+        return self._derivations[make]
 
     def neighbours(self, index: int) -> list[int]:
         """Return the nodes that a node reads from, then those that read from it."""
@@ -232,7 +232,7 @@ class OpGraph:
     def reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
         """Return some ops and all ops that come after them, or else before them."""
         queue = list(start)
-        seen = set(queue)
+        reached = set(queue)
         while queue:
             index = queue.pop()
             if forward:
@@ -240,23 +240,23 @@ class OpGraph:
             else:
                 following = [producer for producer, _ in self.ops[index].inputs]
             for other in following:
-                if other not in seen:
-                    seen.add(other)
+                if other not in reached:
+                    reached.add(other)
                     queue.append(other)
-        return seen
+        return reached
 
 
 def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
     """Return the values of each key in the order of the pairs, keys by their first pair."""
-    found: dict[K, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
-def related(graph: OpGraph, own: Sequence[int]) -> tuple[list[int], list[int]]:
+def related(graph: OpGraph, bits: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return, for each node, the bits of itself and of all nodes before it, and of all after it."""
-    above, below = list(own), list(own)
+    above, below = list(bits), list(bits)
     wires = [(producer, op.index) for op in graph for producer, _ in op.inputs]
     for producer, user in wires:
         above[user] |= above[producer]
@@ -267,8 +267,8 @@ def related(graph: OpGraph, own: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def work_of(graph: OpGraph, op: Op) -> float:
     """Estimate the work of an op: multiply-adds of a product, otherwise bytes; at least 1."""
-    read = [graph.ops[producer].outputs[port] for producer, port in op.inputs]
-    shapes = [tensor.shape for tensor in (*read[:2], *op.outputs[:1])]
+    inputs = [graph.ops[producer].outputs[port] for producer, port in op.inputs]
+    shapes = [tensor.shape for tensor in (*inputs[:2], *op.outputs[:1])]
     if len(shapes) == 3 and None not in shapes:
         sizes = [float(math.prod(shape or ())) for shape in shapes]
         if op.type == "MatMul":
@@ -279,9 +279,9 @@ def work_of(graph: OpGraph, op: Op) -> float:
             # Each output (of a transposed convolution: each input) meets every channel's kernel.
             n_outer = 2 if op.type.startswith("Group") else 1
             kernel = sizes[1] / math.prod(weights[:n_outer])
-            met = sizes[0] if op.type.endswith("BackpropData") else sizes[2]
-            return max(1.0, met * kernel)
-    bytes_moved = [tensor.n_bytes or 0 for tensor in (*read, *op.outputs)]
+            size = sizes[0] if op.type.endswith("BackpropData") else sizes[2]
+            return max(1.0, size * kernel)
+    bytes_moved = [tensor.n_bytes or 0 for tensor in (*inputs, *op.outputs)]
     return max(1.0, float(sum(bytes_moved)))
 
 
@@ -289,9 +289,9 @@ def op_graph(model: ov.Model) -> OpGraph:
     """Take the frozen picture of a model with unique friendly names."""
     structure = fingerprint_of(model, sampled=True)
     with _lock:
-        known = _graphs.get(model)
-    if known is not None and known[0] == structure:
-        return known[1]
+        entry = _graphs.get(model)
+    if entry is not None and entry[0] == structure:
+        return entry[1]
     graph = _picture(model, lambda node: node.get_friendly_name())
     with _lock:
         _graphs[model] = (structure, graph)

@@ -149,11 +149,11 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
         if fingerprint is not None:
             return PreparedModel(source, op_graph(source), fingerprint)
         model = source.clone()
-        known = {node.get_friendly_name() for node in model.get_ordered_ops()}
+        names = {node.get_friendly_name() for node in model.get_ordered_ops()}
     else:
         path, usual = _path(source)
         model = _read(path, {**usual, **shapes} if isinstance(shapes, Mapping) else shapes)
-        known = names_of_file(model.get_ordered_ops(), path)
+        names = names_of_file(model.get_ordered_ops(), path)
         if shapes is None or isinstance(shapes, Mapping):  # anything else is refused below
             shapes = {**usual, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
@@ -169,7 +169,7 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
     if shapes not in _NONE or not is_language_model(model):
         _set_static_shapes(model, {} if shapes is None else shapes)
     # Only now, because reshaping can create nodes.
-    name_the_nameless(model.get_ordered_ops(), known)
+    name_the_nameless(model.get_ordered_ops(), names)
     _bypass_identities(model)
     _fold_constants(model)
     _copy_shared_decompression(model)
@@ -250,15 +250,15 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
             return converted
         # A message that only repeats the file's name says nothing about the cause.
         why = reason(error)
-        told = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
+        fact = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
         raise ModelError(
-            f"OpenVINO cannot read {shorten(str(path))}{told}. {_way_out(path, str(error), shapes)}"
+            f"OpenVINO cannot read {shorten(str(path))}{fact}. {_way_out(path, str(error), shapes)}"
         ) from error
 
 
 def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
     """Read a model whose ops can only be converted once the shapes of the inputs are known."""
-    frontend, unconverted = _unconverted(path)
+    frontend, unconverted = _frontend_model(path)
     inputs = unconverted.get_inputs()
     places = {name: place for place in inputs for name in place.get_names()}
     if not isinstance(shapes, Mapping):
@@ -274,7 +274,7 @@ def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
         return None  # the error without shapes says more about the model
 
 
-def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
+def _frontend_model(path: Path) -> tuple[FrontEnd, InputModel]:
     frontend = FrontEndManager().load_by_model(str(path))
     return frontend, frontend.load(path)
 
@@ -299,12 +299,12 @@ def _way_out(path: Path, error: str, shapes: Shapes | None) -> str:
             "An If whose condition is known can be folded away beforehand: 'A model cannot be "
             "loaded' in docs/howto/troubleshooting.md shows how."
         )
-    _, model = _unconverted(path)
+    _, model = _frontend_model(path)
     inputs = {place.get_names()[0]: model.get_partial_shape(place) for place in model.get_inputs()}
-    known = names_at_hand(f"{name} {shape}" for name, shape in inputs.items())
+    sizes = names_at_hand(f"{name} {shape}" for name, shape in inputs.items())
     examples = {name: _example_shape(shape, *_LIKELY_SIZES[0]) for name, shape in inputs.items()}
     return (
-        f"Some ops need the shapes of all inputs: {known}, where ? is any size. "
+        f"Some ops need the shapes of all inputs: {sizes}, where ? is any size. "
         f"{_how_to_give(examples)}"
     )
 
@@ -321,7 +321,7 @@ def _how_to_give(shapes: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
-    given: dict[int, list[int]] = {}
+    sizes_of: dict[int, list[int]] = {}
     names = [input_name(port) for port in model.inputs]
     if not isinstance(shapes, Mapping):
         if len(names) != 1 or isinstance(shapes, str) or not isinstance(shapes, Sequence):
@@ -340,16 +340,16 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"The model has no input {shorten(str(key))}."
                 f"{did_you_mean(str(key), names)} Inputs: {_describe_inputs(model)}."
             )
-        given[index] = _checked_shape(names[index], partials[index], shape)
-    new = {index: ov.PartialShape(shape) for index, shape in given.items()}
-    open_ends = {i: p for i, p in enumerate(partials) if p.is_dynamic and i not in given}
+        sizes_of[index] = _checked_shape(names[index], partials[index], shape)
+    new = {index: ov.PartialShape(shape) for index, shape in sizes_of.items()}
+    open_ends = {i: p for i, p in enumerate(partials) if p.is_dynamic and i not in sizes_of}
     if any(
         partial.rank.is_dynamic or any(size.is_dynamic for size in list(partial)[1:])
         for partial in open_ends.values()
     ):
         raise ModelError(
             f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-            f"shapes. {_how_to_give(_example_shapes(model, given))}"
+            f"shapes. {_how_to_give(_example_shapes(model, sizes_of))}"
         )
     if open_ends:
         batches = [_nearest(1, next(iter(partial))) for partial in open_ends.values()]
@@ -365,17 +365,17 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
     try:
         model.reshape(new)
     except Exception as error:
-        shown = {names[i]: shape for i, shape in given.items()}
+        by_name = {names[i]: shape for i, shape in sizes_of.items()}
         why = reason(error).partition(". ")[0].rstrip(".")
         raise ModelError(
-            f"The model cannot take the shapes {shown}: {why}. Inputs: {_describe_inputs(model)}."
+            f"The model cannot take the shapes {by_name}: {why}. Inputs: {_describe_inputs(model)}."
         ) from error
 
 
 def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:
     try:
         sizes = [int(size) for size in shape]
-        whole = all(size == float(given) for size, given in zip(sizes, shape, strict=True))
+        whole = all(size == float(value) for size, value in zip(sizes, shape, strict=True))
     except (TypeError, ValueError):
         sizes, whole = [], False
     if not whole or any(size < 0 for size in sizes):
@@ -383,9 +383,9 @@ def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) ->
             f"The shape of input {shorten(name)} must be whole numbers of at least 0, not {shape}."
         )
     # A static size may become another one, but bounds are those of the model's ops.
-    known = list(partial) if partial.rank.is_static else [ov.Dimension()] * len(sizes)
-    if len(known) != len(sizes) or any(
-        d.is_dynamic and _nearest(size, d) != size for size, d in zip(sizes, known, strict=True)
+    bounds = list(partial) if partial.rank.is_static else [ov.Dimension()] * len(sizes)
+    if len(bounds) != len(sizes) or any(
+        d.is_dynamic and _nearest(size, d) != size for size, d in zip(sizes, bounds, strict=True)
     ):
         raise ModelError(f"Input {shorten(name)} takes {partial}, the given shape is {sizes}.")
     return sizes
@@ -395,16 +395,17 @@ def _describe_inputs(model: ov.Model) -> str:
     return names_at_hand(f"{input_name(p)} {p.get_partial_shape()}" for p in model.inputs)
 
 
-def _example_shapes(model: ov.Model, given: Mapping[int, list[int]]) -> dict[str, list[Any]]:
+def _example_shapes(model: ov.Model, sizes_of: Mapping[int, list[int]]) -> dict[str, list[Any]]:
     """Return shapes of the dynamic inputs that the model takes, with N where none is found."""
-    shapes = {i: p.get_partial_shape() for i, p in enumerate(model.inputs) if i not in given}
-    open_ends = {i: shape for i, shape in shapes.items() if shape.is_dynamic}
+    partials = {i: p.get_partial_shape() for i, p in enumerate(model.inputs) if i not in sizes_of}
+    open_ends = {i: shape for i, shape in partials.items() if shape.is_dynamic}
     for sizes in _LIKELY_SIZES:
-        found = {i: _example_shape(shape, *sizes) for i, shape in open_ends.items()}
+        examples = {i: _example_shape(shape, *sizes) for i, shape in open_ends.items()}
         with contextlib.suppress(Exception):
-            model.clone().reshape({i: ov.PartialShape(s) for i, s in {**given, **found}.items()})
+            shapes = {**sizes_of, **examples}
+            model.clone().reshape({i: ov.PartialShape(s) for i, s in shapes.items()})
             break
-    return {input_name(model.inputs[i]): shape for i, shape in found.items()}
+    return {input_name(model.inputs[i]): shape for i, shape in examples.items()}
 
 
 def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list[Any]:
@@ -506,14 +507,14 @@ def _copy_shared_decompression(model: ov.Model) -> None:
     table of a language model, would be handed over at every inference if the two are apart. The
     copies share the memory of the compressed weights.
     """
-    taken = {node.get_friendly_name() for node in model.get_ops()}
+    names = {node.get_friendly_name() for node in model.get_ops()}
     reader_of: dict[str, str | None] = {}  # node of the constant side → the first that reads it
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), [s.get_node() for s in node.input_values()]
         if kind in (CONSTANT, RESULT):
             continue
-        known = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
-        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not bodies_of(node):
+        constant = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
+        if sources and all(constant) and kind not in NOT_CONSTANT_SOURCES and not bodies_of(node):
             reader_of[node.get_name()] = None
             continue
         for port, source in enumerate(node.input_values()):
@@ -522,8 +523,8 @@ def _copy_shared_decompression(model: ov.Model) -> None:
                 build: Any = ov.Model  # its stubs do not know Results made in Python
                 copy = build([ov.opset13.result(source)], [], "decompression").clone()
                 for copied in copy.get_ordered_ops():
-                    copied.set_friendly_name(unique(copied.get_friendly_name(), taken))
-                    taken.add(copied.get_friendly_name())
+                    copied.set_friendly_name(unique(copied.get_friendly_name(), names))
+                    names.add(copied.get_friendly_name())
                     for output in copied.outputs():
                         output.get_tensor().set_names(set())  # they are unique in a model
                 node.input(port).replace_source_output(copy.get_results()[0].input_value(0))
@@ -556,47 +557,47 @@ def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
     if path.suffix.lower() == ".xml" or not numbered or not os.path.getsize(path):
         return names
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return names - numbered | _held(data, numbered)
+        return names - numbered | _strings_in(data, numbered)
 
 
-def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
-    """Number the nodes whose name is made up and not ``known``, type by type, in order."""
-    nameless, taken = [], set()
+def name_the_nameless(nodes: Iterable[Any], stable: set[str]) -> None:
+    """Number the nodes whose name is made up and not ``stable``, type by type, in order."""
+    nameless, others = [], set()
     for node in nodes:
         name = node.get_friendly_name()
         if "\0" in name:  # where a file would end it
             name = name.replace("\0", "\N{SYMBOL FOR NULL}")
             node.set_friendly_name(name)
-        if _NUMBERED.match(name) and name not in known:
+        if _NUMBERED.match(name) and name not in stable:
             nameless.append(node)
         else:
-            taken.add(name)
+            others.add(name)
     numbers: dict[str, Iterator[int]] = defaultdict(itertools.count)
     for node in nameless:
         kind = node.get_type_name()
         # The runtime never makes up a name with a dot, so it is not taken for one later.
         names = (f"{kind}.{number}" for number in numbers[kind])
-        node.set_friendly_name(next(name for name in names if name not in taken))
+        node.set_friendly_name(next(name for name in names if name not in others))
 
 
 def make_names_unique(nodes: Iterable[Any]) -> None:
     """Number repeated names; the first node keeps its own."""
     every = list(nodes)
-    taken = {node.get_friendly_name() for node in every}
-    seen: set[str] = set()
+    names = {node.get_friendly_name() for node in every}
+    earlier: set[str] = set()
     for node in every:
         name = node.get_friendly_name()
-        if name in seen:
-            name = unique(name, taken)
+        if name in earlier:
+            name = unique(name, names)
             node.set_friendly_name(name)
-            taken.add(name)
-        seen.add(name)
+            names.add(name)
+        earlier.add(name)
 
 
-def unique(name: str, taken: set[str]) -> str:
+def unique(name: str, others: set[str]) -> str:
     """Return the name, with a number appended if it is taken."""
     names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-    return next(new for new in names if new not in taken)
+    return next(new for new in names if new not in others)
 
 
 def input_name(port: Any) -> str:
@@ -621,13 +622,13 @@ def output_names(model: ov.Model) -> list[str]:
     return names
 
 
-def _held(data: mmap.mmap, names: set[str]) -> set[str]:
+def _strings_in(data: mmap.mmap, names: set[str]) -> set[str]:
     """Return the names that a file holds as strings of their own, with their lengths before them.
 
     All names are sought in one pass: files are large, and models have thousands of nodes.
     """
-    wanted, found = {name.encode() for name in names}, set[bytes]()
-    lengths = {len(name) for name in wanted}
+    encoded, strings = {name.encode() for name in names}, set[bytes]()
+    lengths = {len(name) for name in encoded}
     for number in _NUMBER.finditer(data):
         at = number.start()
         for start in range(at - 1, max(at - max(lengths), 0), -1):
@@ -635,6 +636,6 @@ def _held(data: mmap.mmap, names: set[str]) -> set[str]:
                 break
             # Protobuf puts one byte before a short string, flatbuffers four: mostly zeros.
             length = data[start - 1] or int.from_bytes(data[max(start - 4, 0) : start], "little")
-            if length in lengths and data[start : start + length] in wanted:
-                found.add(data[start : start + length])
-    return {name.decode() for name in found}
+            if length in lengths and data[start : start + length] in encoded:
+                strings.add(data[start : start + length])
+    return {name.decode() for name in strings}

@@ -70,14 +70,14 @@ class StaticPhases:
                 f"{self.scenario.batch}, prompts of at most {self.scenario.prompt_tokens} tokens, "
                 f"then one at a time, {self.scenario.context_tokens} in all."
             )
-        made = {MASK: np.zeros((batch, n_places + width))}
-        made[MASK][:, :past] = 1
-        made[MASK][:, n_places : n_places + n] = 1
+        arrays = {MASK: np.zeros((batch, n_places + width))}
+        arrays[MASK][:, :past] = 1
+        arrays[MASK][:, n_places : n_places + n] = 1
         for name, values in ((IDS, ids), (POSITIONS, np.arange(past, past + n)[None])):
-            made[name] = np.zeros((batch, width))
-            made[name][:, :n] = values
+            arrays[name] = np.zeros((batch, width))
+            arrays[name][:, :n] = values
         types = zip(self.language.inputs, self.language.types, strict=True)
-        return {name: made[name].astype(dtype) for name, dtype in types if name in made}
+        return {name: arrays[name].astype(dtype) for name, dtype in types if name in arrays}
 
 
 def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
@@ -107,16 +107,16 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
         hl.profile(phases.decode, "CPU")
     """
     model = prepare(model).model
-    known = language_model(model)
-    known.check(scenario)
-    if MASK not in known.inputs:
+    language = language_model(model)
+    language.check(scenario)
+    if MASK not in language.inputs:
         raise ModelError(
             f"{shorten(model.get_friendly_name())} has no input {MASK}, so that nothing could "
             "tell which places of a cache of fixed length are filled. Export it with one."
         )
     axes = tuple(_axis(variable.get_info()) for variable in model.get_variables())
     n, past = scenario.prompt_tokens, scenario.context_tokens - 1
-    prefill = _phase(model, known, axes, scenario.batch, n, 0)
+    prefill = _phase(model, language, axes, scenario.batch, n, 0)
     n_rows = prefill.outputs[0].shape[1]
     if n_rows != n:  # a shorter prompt is padded, and the last logits would be those of the padding
         raise ModelError(
@@ -124,8 +124,8 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
             "prompt, so that a static model could not read a shorter one. Export it with the "
             "logits of every token."
         )
-    decode = _phase(model, known, axes, scenario.batch, 1, past)
-    return StaticPhases(prefill, decode, scenario, known, axes)
+    decode = _phase(model, language, axes, scenario.batch, 1, past)
+    return StaticPhases(prefill, decode, scenario, language, axes)
 
 
 def _axis(info: Any) -> int:
@@ -139,34 +139,34 @@ def _axis(info: Any) -> int:
 
 
 def _phase(
-    model: ov.Model, known: LanguageModel, axes: tuple[int, ...], batch: int, n: int, past: int
+    model: ov.Model, language: LanguageModel, axes: tuple[int, ...], batch: int, n: int, past: int
 ) -> ov.Model:
     """Return a prepared model that reads ``n`` tokens after ``past`` places of a cache."""
-    made = model.clone()
-    inputs = dict(zip(known.inputs, made.get_parameters(), strict=True))
+    copy = model.clone()
+    inputs = dict(zip(language.inputs, copy.get_parameters(), strict=True))
     sizes = {MASK: [batch, past + n], BEAM: [batch]}
     for name, parameter in inputs.items():
         parameter.set_partial_shape(ov.PartialShape(sizes.get(name, [batch, n])))
     if BEAM in inputs:  # each sequence goes on with its own cache
         _keep_order(inputs.pop(BEAM), batch)
-    parameters, results = [*inputs.values()], [made.get_results()[known.logits]]
-    reads = {node.get_variable_id(): node for node in made.get_ops() if _is(node, "ReadValue")}
-    writes = {node.get_variable_id(): node for node in made.get_sinks() if _is(node, "Assign")}
-    for number, (variable, axis) in enumerate(zip(made.get_variables(), axes, strict=True)):
+    parameters, results = [*inputs.values()], [copy.get_results()[language.logits]]
+    reads = {node.get_variable_id(): node for node in copy.get_ops() if _is(node, "ReadValue")}
+    writes = {node.get_variable_id(): node for node in copy.get_sinks() if _is(node, "Assign")}
+    for number, (variable, axis) in enumerate(zip(copy.get_variables(), axes, strict=True)):
         info = variable.get_info()
         shape = [batch if size.is_dynamic else size.get_length() for size in info.data_shape]
         shape[axis] = past
-        read, write = reads[info.variable_id], writes[info.variable_id]
+        reader, write = reads[info.variable_id], writes[info.variable_id]
         if past:
-            held = _named(op.parameter(shape, info.data_type), f"past.{number}")
-            parameters.append(held)
-            read.output(0).replace(held.output(0))
+            cache = _with_name(op.parameter(shape, info.data_type), f"past.{number}")
+            parameters.append(cache)
+            reader.output(0).replace(cache.output(0))
             ends = [op.constant([value]) for value in (past, past + n, 1, axis)]
             new = op.slice(write.input_value(0), *ends)
         else:
-            _leave_out(read.output(0), shape, info.data_type)
+            _leave_out(reader.output(0), shape, info.data_type)
             new = write.input_value(0).get_node()
-        results.append(_named(op.result(new), f"present.{number}"))
+        results.append(_with_name(op.result(new), f"present.{number}"))
     phase = "prefill" if not past else "decode"
     build: Any = ov.Model  # its stubs do not know Results made in Python
     static = build(results, parameters, f"{model.get_friendly_name()}_{phase}")
@@ -198,7 +198,7 @@ def _leave_out(empty: ov.Output, shape: list[int], data_type: ov.Type) -> None:
             use.replace_source_output(constant.output(0))
 
 
-def _named(node: ov.Node, name: str) -> ov.Node:
+def _with_name(node: ov.Node, name: str) -> ov.Node:
     node.set_friendly_name(name)
     port = node.output(0) if _is(node, "Parameter") else node.input_value(0)
     port.set_names({name})

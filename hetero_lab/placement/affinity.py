@@ -167,13 +167,13 @@ class Affinity(Framed, Mapping[str, str]):
         Affinity(92 ops; CPU: 73, ACC: 19)
         """
         graph = prepare(model).graph
-        found = find_blocks(graph)
-        by_block = device_by_block(found, graph.name, devices)
+        blocks = find_blocks(graph)
+        by_block = device_by_block(blocks, graph.name, devices)
         core = core or shared_core()
         for device in dict.fromkeys(by_block):
             check_device(device, core)
         index_of = graph.index_of
-        return cls.from_graph(graph, lambda name: by_block[found.of_op[index_of[name]] + 1])
+        return cls.from_graph(graph, lambda name: by_block[blocks.of_op[index_of[name]] + 1])
 
     @classmethod
     @checked
@@ -324,7 +324,7 @@ class Affinity(Framed, Mapping[str, str]):
         2     head_digit/bias    ACC   CPU
         """
         ops, types, patterns, subgraphs = (
-            {} if given is None else given for given in (ops, types, patterns, subgraphs)
+            {} if fixes is None else fixes for fixes in (ops, types, patterns, subgraphs)
         )
         levels = [
             self._by_subgraph(subgraphs),
@@ -372,26 +372,27 @@ class Affinity(Framed, Mapping[str, str]):
         it lets run in int8. If no known op uses its output, it goes with its inputs.
         """
         devices, placeable = self._devices, graph.placeable
-        known = [index for index in placeable if graph.ops[index].name in devices]
-        found = {index: devices[graph.ops[index].name] for index in known}
+        same = [index for index in placeable if graph.ops[index].name in devices]
+        device_of = {index: devices[graph.ops[index].name] for index in same}
         # Quantisers are new in every quantised variant, so they say nothing about its identity.
-        old = [i for i in placeable if i in found or graph.ops[i].type not in _QUANTIZER_TYPES]
-        if len(known) < _MIN_SHARE * len(old) or not known:
-            missing = names_at_hand([graph.ops[i].name for i in old if i not in found], 3)
+        old = [i for i in placeable if i in device_of or graph.ops[i].type not in _QUANTIZER_TYPES]
+        if len(same) < _MIN_SHARE * len(old) or not same:
+            missing = names_at_hand([graph.ops[i].name for i in old if i not in device_of], 3)
             raise AffinityError(
-                f"This affinity belongs to another model: it knows {len(known)} of {len(old)} ops, "
+                f"This affinity belongs to another model: it knows {len(same)} of {len(old)} ops, "
                 f"not {missing}. Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
             )
         for index in reversed(placeable):
-            users = [use.index for use in graph.consumers[index] if use.index in found]
-            if index not in found and users:
-                found[index] = found[users[0]]
-        anywhere = found[known[0]]
+            users = [use.index for use in graph.consumers[index] if use.index in device_of]
+            if index not in device_of and users:
+                device_of[index] = device_of[users[0]]
+        anywhere = device_of[same[0]]
         for index in placeable:
-            above = [producer for producer, _ in graph.ops[index].inputs if producer in found]
-            found.setdefault(index, found[above[0]] if above else anywhere)
-        leaders = {graph.ops[i].name: found.get(i, anywhere) for i in dict.fromkeys(graph.leader)}
-        return Affinity.from_graph(graph, leaders)
+            above = [producer for producer, _ in graph.ops[index].inputs if producer in device_of]
+            device_of.setdefault(index, device_of[above[0]] if above else anywhere)
+        leaders = dict.fromkeys(graph.leader)
+        by_name = {graph.ops[i].name: device_of.get(i, anywhere) for i in leaders}
+        return Affinity.from_graph(graph, by_name)
 
     @checked
     def diff(self, before: Affinity) -> pd.DataFrame:
@@ -410,12 +411,12 @@ class Affinity(Framed, Mapping[str, str]):
         foreign = sorted(self._devices.keys() - expected.keys())
         lacking = sorted(expected.keys() - self._devices.keys())
 
-        def shown(names: list[str]) -> str:
+        def few(names: list[str]) -> str:
             return f" ({names_at_hand(names, 3)})" if names else ""
 
         raise AffinityError(
             f"This affinity belongs to another model: {len(foreign)} of its nodes are not in the "
-            f"model{shown(foreign)}, {len(lacking)} of the model's are not in it{shown(lacking)}. "
+            f"model{few(foreign)}, {len(lacking)} of the model's are not in it{few(lacking)}. "
             "Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
         )
 
@@ -434,8 +435,8 @@ class Affinity(Framed, Mapping[str, str]):
         lacks the types and leaders of the nodes, so reading it takes the model.
         """
         if flat:
-            kept = {*self.ops, *(node.leader for node in self._nodes)}
-            write_json(file, {name: d for name, d in self._devices.items() if name in kept})
+            written = {*self.ops, *(node.leader for node in self._nodes)}
+            write_json(file, {name: d for name, d in self._devices.items() if name in written})
             return
         stored = {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": self._rows()}
         write_json(file, stored)
@@ -564,11 +565,11 @@ def labels_of(model: ov.Model) -> dict[str, str]:
 
 def of_type(nodes: Collection[N], op_type: str) -> list[N]:
     """Return the nodes of a type; AffinityError if there is none."""
-    found = [node for node in nodes if node.type == op_type]
-    if not found:
+    matches = [node for node in nodes if node.type == op_type]
+    if not matches:
         here = sorted({node.type for node in nodes})
         raise AffinityError(unknown("No op has the type", op_type, here, "Types", 40))
-    return found
+    return matches
 
 
 def of_pattern(nodes: Collection[N], pattern: str) -> list[N]:
@@ -578,11 +579,11 @@ def of_pattern(nodes: Collection[N], pattern: str) -> list[N]:
     except (re.error, TypeError) as error:
         message = f"{shorten(str(pattern))} is not a regular expression: {error}."
         raise AffinityError(message) from error
-    found = [node for node in nodes if search(node.name)]
-    if not found:
+    matches = [node for node in nodes if search(node.name)]
+    if not matches:
         ops = names_at_hand(node.name for node in nodes if node.type not in NOT_OPS)
         raise AffinityError(f"The pattern {shorten(pattern)} matches no op. Ops: {ops}.")
-    return found
+    return matches
 
 
 def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:

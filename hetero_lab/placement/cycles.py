@@ -52,10 +52,10 @@ class ConvexityRepair:
         self.memo = memo
         # Of the subgraph at hand: its number, its last node, the inputs of each node that depend on
         # a tensor leaving it, the entries above its independent nodes, the edges cut in it.
-        self.own = self.last = -1
+        self.subgraph = self.last = -1
         self.depends: dict[int, int] = {}
         self.bits = _EntryBits(top, cut)
-        self.made: list[int] = []
+        self.cuts: list[int] = []
 
     def repair(self, nodes: Iterable[int]) -> None:
         """Repair every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
@@ -68,24 +68,24 @@ class ConvexityRepair:
     def _repair_whole(self, nodes: tuple[int, ...]) -> None:
         cuts = self.memo.get(nodes)
         if cuts is None:
-            self.made = []
+            self.cuts = []
             todo = [list(nodes)]
             while todo:
                 todo += self._repair_one(todo.pop())
-            self.memo.add(nodes, tuple(self.made), len(nodes))
+            self.memo.add(nodes, tuple(self.cuts), len(nodes))
             return
         for edge in cuts:
             self.cut[edge] = 1
 
     def _cut(self, edge: int) -> None:
         self.cut[edge] = 1
-        self.made.append(edge)
+        self.cuts.append(edge)
 
     def _repair_one(self, members: list[int]) -> list[list[int]]:
         """Repair one subgraph, given sorted; return the smaller parts that were cut off."""
         part = self.part
         self._label(members)
-        own = self.own = part[members[0]]
+        subgraph = self.subgraph = part[members[0]]
         self.last = members[-1]
         depends = self.depends = self._count(members)
         independent: list[int] = []
@@ -106,14 +106,14 @@ class ConvexityRepair:
                 return parts
             for edge, _, _ in cuts:
                 self._cut(edge)
-            left = separated_parts(self.top.around, self.cut, cuts)
-            for nodes in left:
+            new_parts = separated_parts(self.top.around, self.cut, cuts)
+            for nodes in new_parts:
                 self._label(nodes)
                 if any(node in depends for node in nodes):
                     parts.append(sorted(nodes))
-            fresh = self._recount(cuts, left)
-            independent = [node for node in independent if part[node] == own]
-            entered = (w for _, v, w in cuts if part[w] == own != part[v])
+            fresh = self._recount(cuts, new_parts)
+            independent = [node for node in independent if part[node] == subgraph]
+            entered = (w for _, v, w in cuts if part[w] == subgraph != part[v])
             self._cut_constants(w for w in entered if w in depends)
 
     def _label(self, nodes: list[int]) -> None:
@@ -132,11 +132,11 @@ class ConvexityRepair:
             for edge, user in outs[node]:
                 if cut[edge] and user <= last:
                     depends[user] = depends.get(user, 0) + 1
-        part, own = self.part, self.part[last]
+        part, subgraph = self.part, self.part[last]
         stack = list(depends)
         while stack:
             node = stack.pop()
-            inside = part[node] == own
+            inside = part[node] == subgraph
             for edge, user in outs[node]:
                 # Edges that leave the subgraph were counted above.
                 if user <= last and not (inside and cut[edge]):
@@ -145,13 +145,13 @@ class ConvexityRepair:
                     depends[user] = depends.get(user, 0) + 1
         return depends
 
-    def _recount(self, cuts: list[tuple[int, int, int]], left: list[list[int]]) -> list[int]:
+    def _recount(self, cuts: list[tuple[int, int, int]], new_parts: list[list[int]]) -> list[int]:
         """Update the counts after parts have left; return the members that became independent."""
         outs, cut, part = self.top.outs, self.cut, self.part
-        depends, own, last = self.depends, self.own, self.last
+        depends, subgraph, last = self.depends, self.subgraph, self.last
         new = {edge for edge, _, _ in cuts}
         for _, producer, user in cuts:
-            if part[producer] == own:
+            if part[producer] == subgraph:
                 depends[user] += 1
         fresh: list[int] = []
         stack: list[int] = []
@@ -162,18 +162,18 @@ class ConvexityRepair:
                 return
             del depends[user]
             stack.append(user)
-            if part[user] == own:
+            if part[user] == subgraph:
                 fresh.append(user)
 
         # The list is made before any count drops: nodes that become independent in this loop are
         # handled by the stack below, and must not be counted down twice.
-        for node in [node for nodes in left for node in nodes if node not in depends]:
+        for node in [node for nodes in new_parts for node in nodes if node not in depends]:
             for edge, user in outs[node]:
                 if cut[edge] and user <= last and edge not in new:
                     drop(user)
         while stack:
             node = stack.pop()
-            inside = part[node] == own
+            inside = part[node] == subgraph
             for edge, user in outs[node]:
                 if user <= last and not (inside and cut[edge]):
                     drop(user)
@@ -208,12 +208,12 @@ class ConvexityRepair:
     def _closing_bits(self, independent: list[int], last: int) -> dict[int, int]:
         """Return, for each node, the entries that reach it by way of other subgraphs."""
         ins, cut, part = self.top.ins, self.cut, self.part
-        depends, bits, own = self.depends, self.bits, self.own
+        depends, bits, subgraph = self.depends, self.bits, self.subgraph
         reached: dict[int, int] = {}
         closing: dict[int, int] = {}
         for node in range(min(independent), last + 1):
             here = closed = 0
-            if part[node] == own and node not in depends:
+            if part[node] == subgraph and node not in depends:
                 here = bits.above[node]
                 for _, producer in ins[node]:
                     closed |= closing.get(producer, 0)
@@ -222,19 +222,19 @@ class ConvexityRepair:
                     from_above = reached.get(producer, 0)
                     here |= from_above
                     closed |= closing.get(producer, 0)
-                    if cut[edge] and part[producer] == own:
+                    if cut[edge] and part[producer] == subgraph:
                         closed |= from_above
             if here:
                 reached[node] = here
-                if part[node] == own and self._reenters(node):
+                if part[node] == subgraph and self._reenters(node):
                     closed |= here
             if closed:
                 closing[node] = closed
         return closing
 
     def _reenters(self, node: int) -> bool:
-        cut, part, own = self.cut, self.part, self.own
-        return any(cut[edge] and part[producer] != own for edge, producer in self.top.ins[node])
+        cut, part = self.cut, self.part
+        return any(cut[edge] and part[p] != self.subgraph for edge, p in self.top.ins[node])
 
     def _cut_constants(self, nodes: Iterable[int]) -> None:
         """Cut off private constants where the cycle re-enters, as HETERO does."""
@@ -355,16 +355,16 @@ class CycleBreaking:
         # left the cycles since the last one.
         each = self.top.n_nodes // _STATES + 1
         state, at = self._state(), self.n_cyclic // each
-        made: list[int] = []
+        cuts: list[int] = []
         while (rest := self._rest(state)) is None:
             node = None
             while self.n_cyclic // each == at and (node := self._first()) is not None:
-                made += self._cut_out(node)
+                cuts += self._cut_out(node)
             after = None if node is None else self._state()
-            self.memo.add(state, (tuple(made), after), len(made) + 1)
+            self.memo.add(state, (tuple(cuts), after), len(cuts) + 1)
             if after is None:
                 return
-            state, at, made = after, self.n_cyclic // each, []
+            state, at, cuts = after, self.n_cyclic // each, []
         for edge in rest:
             self.cut[edge] = 1
 
@@ -448,7 +448,7 @@ class CycleBreaking:
 
     def _rank_of(self, node: int) -> Rank | None:
         """Rank a node by its uncut inputs and its cyclic neighbours."""
-        ids, own = self.ids, self._subgraph(node)
+        ids, subgraph = self.ids, self._subgraph(node)
         inside: list[int] = []
         reenters = False
         for edge, producer in self.top.all_ins[node]:
@@ -456,7 +456,7 @@ class CycleBreaking:
                 inside.append(producer)
             elif not reenters:
                 other = ids[producer]
-                reenters = other != own and other in self.component_of
+                reenters = other != subgraph and other in self.component_of
         return _rank(self.top, node, inside, reenters) if inside else None
 
     def _number(self, subgraph: int, part: list[int]) -> int:
@@ -518,23 +518,23 @@ class CycleBreaking:
 
     def _walk(self, start: int, component: int, upwards: bool, until: int) -> set[int] | None:
         """Return all above (or below) a subgraph in its component; None if ``until`` is one."""
-        found = {start}
+        reached = {start}
         queue = [start]
         for subgraph in queue:
             for other in self._next_to(subgraph, upwards):
-                if other not in found and self.component_of.get(other) == component:
+                if other not in reached and self.component_of.get(other) == component:
                     if other == until:
                         return None
-                    found.add(other)
+                    reached.add(other)
                     queue.append(other)
-        return found
+        return reached
 
     def _settle(self, subgraphs: set[int], component: int) -> list[int]:
         """Move subgraphs into components of their own; return those that are acyclic now."""
         self.size[component] -= len(subgraphs)
-        own, self.next_component = self.next_component, self.next_component + 1
+        number, self.next_component = self.next_component, self.next_component + 1
         for subgraph in subgraphs:
-            self.component_of[subgraph] = own
+            self.component_of[subgraph] = number
         acyclic: list[int] = []
         for members in self._strong_components(subgraphs):
             if len(members) == 1:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _ROOM = 1.2  # memory that HETERO expects a model to need, by the bytes of its weights
 _NEAR = 0.05  # a cut is within this share of the size that was asked for
 # The ratio that a device is asked to take, and the reason; without a ratio, all that it runs.
-Asked: TypeAlias = tuple[float | None, str]
-_TAKES_ALL: Asked = None, "all that it supports of what is left"
+Quota: TypeAlias = tuple[float | None, str]
+_TAKES_ALL: Quota = None, "all that it supports of what is left"
 _LEFT = "left"
 
 
@@ -96,18 +96,18 @@ class Distribution(Framed):
     @property
     def sentence(self) -> str:
         """What happens, and why."""
-        asked = f" under {self.policy}" if self.policy else ""
+        cause = f" under {self.policy}" if self.policy else ""
         if self.empty:
             full = [share for share in self.shares if share.n_ops][-1]
             return (
                 f"{' and '.join(self.empty)} {'stay' if len(self.empty) > 1 else 'stays'} empty"
-                f"{asked}: {full.device} takes {full.rule}. "
+                f"{cause}: {full.device} takes {full.rule}. "
                 "hetero_lab.Placement.balanced(model, devices) shares the model."
             )
         whole = max(1, sum(share.weight_bytes for share in self.shares))
         parts = ", ".join(f"{s.device} {s.weight_bytes / whole:.0%}" for s in self.shares)
         about = "about " if self.estimated else ""
-        return f"The weights are divided{asked}: {about}{parts}."
+        return f"The weights are divided{cause}: {about}{parts}."
 
     def __repr__(self) -> str:
         return f"Distribution({self.sentence})"
@@ -168,97 +168,98 @@ def distribution(
     """
     bound = bind(model, core)
     check_policy(policy)
-    if isinstance(placement, Placement | Affinity):
-        given = Placement(placement) if isinstance(placement, Affinity) else placement
-        return _of_placement(bound, given, policy)
+    if isinstance(placement, Affinity):
+        placement = Placement(placement)
+    if isinstance(placement, Placement):
+        return _of_placement(bound, placement, policy)
     devices = device_list(placement, bound.core)
-    known: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for device, n_bytes in (memory or {}).items():
         check_planned("memory names", device, devices)
-        known[device] = parse_bytes(n_bytes, "memory")
-    elsewhere = known.keys() - set(device_names(bound.core))
+        totals[device] = parse_bytes(n_bytes, "memory")
+    elsewhere = totals.keys() - set(device_names(bound.core))
     for device in devices:
         if device not in elsewhere:
             check_device(device, bound.core)
-    known = _totals(bound, devices) | known
+    totals = _totals(bound, devices) | totals
     if policy and not any(
-        d in elsewhere or takes_ratio(bound.core, d) for d in devices[:-1] if d in known
+        d in elsewhere or takes_ratio(bound.core, d) for d in devices[:-1] if d in totals
     ):
         raise PropertyError(
             f"{PIPELINE_PARALLEL} has no effect on {' and '.join(devices)}: HETERO divides a model "
             f"by {RATIO}, which only GPUs have. hetero_lab.fit_blocks(model, devices, limits) "
             "divides it between any devices."
         )
-    own = {device: storable(given) for device, given in (device_properties or {}).items()}
-    asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
+    by_device = {d: storable(values) for d, values in (device_properties or {}).items()}
+    quotas, affinity = _quotas(bound, devices, totals if policy else {}, by_device, bool(elsewhere))
     # Only ratios make true what would be with another memory.
     of_hetero = {PRIORITIES: ",".join(devices)}
     if policy and not memory:
         of_hetero[POLICY] = policy
-    ratios = _ratios(asked) if memory else {}
-    properties = merged_properties(own, ratios, {"HETERO": of_hetero})
-    made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
-    shares = _shares(bound.graph, known, asked, affinity)
-    return Distribution(policy, shares, made, bool(elsewhere))
+    ratios = _ratios(quotas) if memory else {}
+    properties = merged_properties(by_device, ratios, {"HETERO": of_hetero})
+    division = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
+    shares = _shares(bound.graph, totals, quotas, affinity)
+    return Distribution(policy, shares, division, bool(elsewhere))
 
 
-def _ratios(asked: Mapping[str, Asked]) -> dict[str, dict[str, float]]:
-    return {d: {RATIO: ratio} for d, (ratio, _) in asked.items() if ratio is not None}
+def _ratios(quotas: Mapping[str, Quota]) -> dict[str, dict[str, float]]:
+    return {d: {RATIO: ratio} for d, (ratio, _) in quotas.items() if ratio is not None}
 
 
 def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -> Distribution:
     """Explain a placement that has ratios or a policy already."""
-    devices, own = placement.priorities, placement.device_properties.get("HETERO", {})
+    devices, of_hetero = placement.priorities, placement.device_properties.get("HETERO", {})
     if not devices or policy:
         raise ArgumentError(
             "A placement has its own policy: leave policy= out."
             if devices
             else "The ops of this placement are labelled, so HETERO distributes none of them."
         )
-    if own.get(POLICY):
-        given = {d: p for d, p in placement.device_properties.items() if d != "HETERO"}
-        return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
+    if policy := of_hetero.get(POLICY):
+        others = {d: p for d, p in placement.device_properties.items() if d != "HETERO"}
+        return distribution(bound, devices, policy, device_properties=others, core=bound.core)
     ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
-    asked = {d: (r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
-    shares = _shares(bound.graph, _totals(bound, devices), asked, placement.affinity)
+    quotas = {d: (r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
+    shares = _shares(bound.graph, _totals(bound, devices), quotas, placement.affinity)
     return Distribution(None, shares, placement)
 
 
 def _totals(bound: BoundModel, devices: Sequence[str]) -> dict[str, int]:
-    asked = {device: total_bytes(bound.core, device) for device in devices if "GPU" in device}
-    return {device: n_bytes for device, n_bytes in asked.items() if n_bytes}
+    totals = {device: total_bytes(bound.core, device) for device in devices if "GPU" in device}
+    return {device: n_bytes for device, n_bytes in totals.items() if n_bytes}
 
 
-def _asked(
+def _quotas(
     bound: BoundModel,
     devices: Sequence[str],
     memory: Mapping[str, int],
     properties: Mapping[str, Mapping[str, Any]],
     estimated: bool,
-) -> tuple[dict[str, Asked], Affinity]:
+) -> tuple[dict[str, Quota], Affinity]:
     """Return what each device is asked for, and where the ops then are, one device at a time."""
     graph = bound.graph
-    asked: dict[str, Asked] = {}
-    left = {**memory, **{device: -1 for device in devices if device == "CPU"}}
+    quotas: dict[str, Quota] = {}
+    free = {**memory, **{device: -1 for device in devices if device == "CPU"}}
     affinity = Affinity.on_one(graph, devices[-1])
     for device in devices:
-        unplaced = _unplaced(graph, affinity, asked)
+        ops = _ops_left(graph, affinity, quotas)
         if device in memory and device != devices[-1]:
-            first = _first_of(graph, affinity, asked) if asked else range(len(graph))
-            asked[device] = policy_ratio(device, unplaced_bytes(graph, first), left)
+            first = _first_of(graph, affinity, quotas) if quotas else range(len(graph))
+            quotas[device] = policy_ratio(device, unplaced_bytes(graph, first), free)
         else:
-            asked[device] = _TAKES_ALL
-        left.pop(device, None)
+            quotas[device] = _TAKES_ALL
+        free.pop(device, None)
         if estimated:
-            part = first_part(graph, unplaced, asked[device][0])
+            part = first_part(graph, ops, quotas[device][0])
             moved = {graph.ops[index].name: device for index in part}
             affinity = Affinity.from_graph(graph, {**affinity, **moved})
         else:
-            affinity = own_affinity(bound, devices, merged_properties(properties, _ratios(asked)))
-    return asked, affinity
+            affinity = own_affinity(bound, devices, merged_properties(properties, _ratios(quotas)))
+    return quotas, affinity
 
 
-def _unplaced(graph: OpGraph, affinity: Affinity, before: Collection[str]) -> list[int]:
+def _ops_left(graph: OpGraph, affinity: Affinity, before: Collection[str]) -> list[int]:
     return [index for index in graph.placeable if affinity[graph.ops[index].name] not in before]
 
 
@@ -273,33 +274,33 @@ def _first_of(graph: OpGraph, affinity: Affinity, before: Collection[str]) -> li
 
 
 def _shares(
-    graph: OpGraph, memory: Mapping[str, int], asked: Mapping[str, Asked], affinity: Affinity
+    graph: OpGraph, memory: Mapping[str, int], quotas: Mapping[str, Quota], affinity: Affinity
 ) -> tuple[DeviceShare, ...]:
-    devices, counts = list(asked), affinity.counts()
-    held = placement_memory(graph, affinity, devices).tolist()
-    left = [_unplaced(graph, affinity, devices[:number]) for number in range(len(devices))]
+    devices, counts = list(quotas), affinity.counts()
+    rows = placement_memory(graph, affinity, devices).tolist()
+    rest = [_ops_left(graph, affinity, devices[:number]) for number in range(len(devices))]
     return tuple(
-        DeviceShare(d, memory.get(d), unplaced_bytes(graph, ops), *asked[d], counts.get(d, 0), *own)
-        for d, ops, own in zip(devices, left, held, strict=True)
+        DeviceShare(d, memory.get(d), unplaced_bytes(graph, i), *quotas[d], counts.get(d, 0), *row)
+        for d, i, row in zip(devices, rest, rows, strict=True)
     )
 
 
-def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> Asked:
+def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> Quota:
     """Return the ratio that PIPELINE_PARALLEL gives to a device that is not the last one.
 
     ``weight_bytes`` are those of the constants that no device has yet; ``memory`` is the total
     memory of the devices that have nothing yet, CPU among them if it is listed.
     """
-    own, needed = memory[device], _ROOM * weight_bytes
+    size, needed = memory[device], _ROOM * weight_bytes
     gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith("CPU"))
-    has, needs = bytes_text(own), bytes_text(weight_bytes)
-    if own >= needed:
+    has, needs = bytes_text(size), bytes_text(weight_bytes)
+    if size >= needed:
         return 1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights"
     if gpus >= needed or "CPU" in memory:
-        if own > weight_bytes:
+        if size > weight_bytes:
             return 1.0, f"all, because its {has} are more than the {needs} of weights"
-        return own / needed, f"{has} / (1.2 × {needs})"
-    return own / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left"
+        return size / needed, f"{has} / (1.2 × {needs})"
+    return size / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left"
 
 
 def unplaced_bytes(graph: OpGraph, ops: Collection[int]) -> int:
@@ -322,13 +323,13 @@ def first_part(graph: OpGraph, ops: Collection[int], ratio: float | None) -> set
     if ratio is None or ratio >= 1.0:
         return set(order)
     sizes = _constant_bytes(graph, order)
-    wanted, before, at = ratio * sum(sizes), 0, 0
+    goal, before, at = ratio * sum(sizes), 0, 0
     cuts: list[tuple[bool, int, int]] = []  # whether it is too small, elements handed on, ops
     for number, size in enumerate([*sizes, 0]):
         if (size or number == len(order)) and number:
-            if before > (1.0 + _NEAR) * wanted:
+            if before > (1.0 + _NEAR) * goal:
                 break
-            if before >= (1.0 - _NEAR) * wanted:
+            if before >= (1.0 - _NEAR) * goal:
                 cuts.append((False, _handed_on(graph, order[:number]), number))
             at = number
         before += size
@@ -344,11 +345,11 @@ def _constants_of(graph: OpGraph, ops: Iterable[int]) -> list[Op]:
 
 def _constant_bytes(graph: OpGraph, order: Sequence[int]) -> list[int]:
     """Return the bytes of the constants that each op is the first one to use."""
-    seen: set[int] = set()
+    earlier: set[int] = set()
     sizes = []
     for index in order:
-        new = [op for op in _constants_of(graph, [index]) if op.index not in seen]
-        seen.update(op.index for op in new)
+        new = [op for op in _constants_of(graph, [index]) if op.index not in earlier]
+        earlier.update(op.index for op in new)
         sizes.append(sum(op.outputs[0].n_bytes or 0 for op in new))
     return sizes
 

@@ -45,9 +45,9 @@ class Pool(NamedTuple):
     devices: tuple[int, ...]
     boundaries: bool = True
 
-    def held_bytes(self, held: np.ndarray) -> np.ndarray:
+    def held_bytes(self, n_bytes: np.ndarray) -> np.ndarray:
         """Return the bytes that they hold together, given those of each, ``[…, devices, 3]``."""
-        return held[..., list(self.devices), : 3 if self.boundaries else 2].sum(axis=(-2, -1))
+        return n_bytes[..., list(self.devices), : 3 if self.boundaries else 2].sum(axis=(-2, -1))
 
 
 Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
@@ -72,18 +72,18 @@ class DeviceMemory:
 def memory_frame(memory: Sequence[DeviceMemory]) -> pd.DataFrame:
     """Return one row per device: ``device``, ``blocks``, its bytes by kind and in total."""
     names = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
-    rows = [[getattr(held, name) for name in names] for held in memory]
+    rows = [[getattr(row, name) for name in names] for row in memory]
     return frame_of(rows, names)
 
 
 def device_memory(
-    devices: Sequence[str], held: np.ndarray, blocks: Sequence[int] | np.ndarray = ()
+    devices: Sequence[str], n_bytes: np.ndarray, blocks: Sequence[int] | np.ndarray = ()
 ) -> tuple[DeviceMemory, ...]:
     """Return bytes ``[devices, 3]`` by device; ``blocks`` are the device numbers of the blocks."""
-    own = [np.flatnonzero(np.asarray(blocks) == number).tolist() for number in range(len(devices))]
+    runs = [np.flatnonzero(np.asarray(blocks) == number).tolist() for number in range(len(devices))]
     return tuple(
         DeviceMemory(device, block_range(run[0], run[-1]) if run else "", *row)
-        for device, run, row in zip(devices, own, held.tolist(), strict=True)
+        for device, run, row in zip(devices, runs, n_bytes.tolist(), strict=True)
     )
 
 
@@ -101,11 +101,11 @@ def parse_bytes(limit: int | str, argument: str = "memory_limit") -> int:
     )
 
 
-def check_planned(named: str, device: Any, devices: Sequence[str]) -> None:
-    """Raise PlanError, which says who ``named`` a device, unless it is one of ``devices``."""
+def check_planned(subject: str, device: Any, devices: Sequence[str]) -> None:
+    """Raise PlanError, which begins with ``subject``, unless a device is one of ``devices``."""
     if device not in devices:
         raise PlanError(
-            f"{named} {shorten(str(device))}, which is not planned for."
+            f"{subject} {shorten(str(device))}, which is not planned for."
             f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
         )
 
@@ -145,17 +145,17 @@ def names_of(devices: Sequence[str], pool: Pool) -> str:
     return names if pool.boundaries else f"weights on {names}"
 
 
-def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
+def excess_bytes(n_bytes: np.ndarray, pools: Pools) -> dict[Pool, int]:
     """Return by how much bytes ``[devices, 3]`` exceed each limit; within it, it is left out."""
-    over = ((pool, int(pool.held_bytes(held)) - limit) for pool, limit in pools.items())
+    over = ((pool, int(pool.held_bytes(n_bytes)) - limit) for pool, limit in pools.items())
     return {pool: excess for pool, excess in over if excess > 0}
 
 
-def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
+def excess_text(devices: Sequence[str], n_bytes: np.ndarray, pools: Pools) -> str:
     """Say which devices would exceed a limit first; empty if none would."""
-    for pool in excess_bytes(held, pools):
+    for pool in excess_bytes(n_bytes, pools):
         return (
-            f"{names_of(devices, pool)} would hold {bytes_text(int(pool.held_bytes(held)))}, "
+            f"{names_of(devices, pool)} would hold {bytes_text(int(pool.held_bytes(n_bytes)))}, "
             f"more than the limit of {bytes_text(pools[pool])}"
         )
     return ""
@@ -164,9 +164,9 @@ def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
 def placement_memory(graph: OpGraph, affinity: Affinity, devices: Sequence[str]) -> np.ndarray:
     """Count the bytes of weights, states and boundary tensors of a placement, ``[devices, 3]``."""
     number = {device: at for at, device in enumerate(devices)}
-    placed = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
-    _, ids = SubgraphCollector.of(graph).split(placed)
-    return MemoryTable.of(graph).held_bytes(placed, ids, len(devices))
+    choice = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
+    _, ids = SubgraphCollector.of(graph).split(choice)
+    return MemoryTable.of(graph).held_bytes(choice, ids, len(devices))
 
 
 def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> np.ndarray:
@@ -211,17 +211,17 @@ class MemoryTable:
         weights = self.n_bytes[self.first_tensor[keys // n_ids]]
         wires = top.crossing(ids)
         received = top.tensor[wires]
-        made, at = np.unique(received, return_index=True)
+        sent, at = np.unique(received, return_index=True)
         where = (
             (0, device_of_id[keys % n_ids], weights),
             (1, devices[self.states], self.n_bytes[self.first_tensor[self.states]]),
             (2, device_of_id[ids[top.target[wires]]], self.n_bytes[received]),
-            (2, devices[top.source[wires[at]]], self.n_bytes[made]),
+            (2, devices[top.source[wires[at]]], self.n_bytes[sent]),
         )
-        held = np.zeros((n_devices, 3), dtype=np.int64)
+        totals = np.zeros((n_devices, 3), dtype=np.int64)
         for column, device, sizes in where:
-            np.add.at(held[:, column], device, sizes)
-        return held
+            np.add.at(totals[:, column], device, sizes)
+        return totals
 
     @cached_property
     def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:

@@ -44,13 +44,13 @@ def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
 
     A model's input is ready from the start, so a boundary that only passes one on does not count.
     """
-    found: list[set[int]] = [set() for _ in partition.subgraphs]
+    sources_of: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:
         index = graph.index_of.get(boundary.op)
         if index is None or graph.ops[index].type != PARAMETER:
             for target in boundary.targets:
-                found[target].add(boundary.source)
-    return tuple(map(frozenset, found))
+                sources_of[target].add(boundary.source)
+    return tuple(map(frozenset, sources_of))
 
 
 def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
@@ -109,19 +109,19 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
     # A split makes new boundaries, and a submodel may have to know the shapes there: leave a
     # subgraph with unknown shapes whole.
     whole = {home[i] for i in bit if any(tensor.shape is None for tensor in graph.ops[i].outputs)}
-    found: dict[tuple[int, int, int], _OverlapGroup] = {}
+    groups: dict[tuple[int, int, int], _OverlapGroup] = {}
     for number, index in enumerate(graph.placeable):
         elsewhere = ~on_device[devices[home[index]]]
         before, after = above[index] & elsewhere, below[index] & elsewhere
         key = (home[index], 0, 0) if home[index] in whole else (home[index], before, after)
-        block = found.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
+        block = groups.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
         block.ops.append(index)
         block.work += work[number]
-    parts = grouped((block.home, block) for block in found.values())
-    return [b for blocks in parts.values() for b in _merged(graph, blocks, work)]
+    parts = grouped((block.home, block) for block in groups.values())
+    return [b for blocks in parts.values() for b in _merge(graph, blocks, work)]
 
 
-def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> list[_OverlapGroup]:
+def _merge(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> list[_OverlapGroup]:
     """Merge neighbouring blocks of one subgraph while a split between them does not pay.
 
     Two blocks are neighbours if one reads from the other, or if both read the same model input.
@@ -199,20 +199,20 @@ def _sum(bits: int, work: np.ndarray) -> float:
     if not bits:
         return 0.0
     packed = np.frombuffer(bits.to_bytes((len(work) + 7) // 8, "little"), np.uint8)
-    chosen = np.unpackbits(packed, bitorder="little", count=len(work)).view(bool)
-    return float(work[chosen].sum())
+    mask = np.unpackbits(packed, bitorder="little", count=len(work)).view(bool)
+    return float(work[mask].sum())
 
 
 def _leads_around(users: list[set[int]], first: int, second: int) -> bool:
     """Return whether a way besides the direct edge leads from one block to another."""
     queue = list(users[first] - {second})
-    seen = set(queue)
+    reached = set(queue)
     while queue:
         for user in users[queue.pop()]:
             if user == second:
                 return True
-            if user not in seen:
-                seen.add(user)
+            if user not in reached:
+                reached.add(user)
                 queue.append(user)
     return False
 

@@ -40,7 +40,7 @@ from hetero_lab.placement.placement import (
     affinity_elsewhere,
     resolve,
 )
-from hetero_lab.placement.topology import Topology, connected, strong_components, topology
+from hetero_lab.placement.topology import Topology, strong_components, topology, weak_components
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
@@ -167,7 +167,7 @@ class SubgraphCollector:
         """
         top = self.topology
         cut = top.between_devices(devices)
-        ids = connected(top, cut)
+        ids = weak_components(top, cut)
         components = self.cyclic_components(cut, ids)
         if components is None:  # the usual case
             return cut, ids
@@ -177,7 +177,7 @@ class SubgraphCollector:
         repair = ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
         repair.repair(np.flatnonzero(components[ids] >= 0).tolist())
         cut = np.frombuffer(flags, dtype=bool)
-        ids = connected(top, cut)
+        ids = weak_components(top, cut)
         components = self.cyclic_components(cut, ids)
         if components is not None:
             flags = bytearray(flags)
@@ -185,7 +185,7 @@ class SubgraphCollector:
                 top, flags, ids, components, self._uncut_ranks, self.cycle_memo
             ).break_cycles()
             cut = np.frombuffer(flags, dtype=bool)
-            ids = connected(top, cut)
+            ids = weak_components(top, cut)
         return cut, ids
 
     def cyclic_components(self, cut: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
@@ -234,27 +234,27 @@ def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None =
     return partition_of(resolve(bind(model, core), placement))
 
 
-def partition_of(placed: BoundPlacement) -> Partition:
+def partition_of(placement: BoundPlacement) -> Partition:
     """Predict the partition that a placement is compiled as."""
-    found = predict(placed.graph, placed.affinity)
-    return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
+    predicted = predict(placement.graph, placement.affinity)
+    return one_subgraph(predicted, placement.affinity.devices[0]) if placement.direct else predicted
 
 
 def affinity_and_partition(
-    bound: BoundModel, placement: PlacementLike, known: Knowledge | None
+    bound: BoundModel, placement: PlacementLike, costs: Knowledge | None
 ) -> tuple[Affinity, Partition]:
     """Return both for a checked placement, on devices that are here or that only costs know."""
-    far = None if known is None else affinity_elsewhere(bound, placement, known)
+    far = None if costs is None else affinity_elsewhere(bound, placement, costs)
     if far is not None:
         return far, predict(bound.graph, far)
-    placed = resolve(bound, placement)
-    return placed.affinity, partition_of(placed)
+    bound_placement = resolve(bound, placement)
+    return bound_placement.affinity, partition_of(bound_placement)
 
 
-def boundary_size(partition: Partition, known: str) -> str:
-    """Return the size of all boundaries in words; ``known`` is that of those of known size."""
+def boundary_size(partition: Partition, size: str) -> str:
+    """Return the size of all boundaries in words; ``size`` is that of those of known size."""
     n_unknown = sum(boundary.n_bytes is None for boundary in partition.boundaries)
-    return f"≥ {known}, {n_unknown} of unknown size" if n_unknown else known
+    return f"≥ {size}, {n_unknown} of unknown size" if n_unknown else size
 
 
 def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = None) -> Partition:
@@ -382,12 +382,12 @@ def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
 def check_partition(partition: Partition, graph: OpGraph) -> None:
     """Raise ValueError for a partition, read from a file, that is none of this graph."""
     lacking = [op for s in partition.subgraphs for op in s.ops if op not in graph.index_of]
-    ends = {end for cut in partition.boundaries for end in (cut.source, *cut.targets)}
+    ends = {end for b in partition.boundaries for end in (b.source, *b.targets)}
     if lacking or not ends <= set(range(partition.n_subgraphs)):
         raise ValueError(f"its partition names {names_at_hand(lacking, 3) or 'subgraphs'} it lacks")
 
 
-def reordered(predicted: Partition, order: list[int]) -> Partition:
+def observed_partition(predicted: Partition, order: list[int]) -> Partition:
     """Return a partition as observed; ``order`` has the predicted index of each one that ran."""
     position = {old: new for new, old in enumerate(order)}
     return Partition(
@@ -438,8 +438,8 @@ def displacements(
     that no device supports are left out.
     """
     order = list(able)
-    known = frozenset().union(*able.values())
-    found: dict[str, Displacement] = {}
+    supported = frozenset().union(*able.values())
+    reasons: dict[str, Displacement] = {}
     for subgraph in partition.subgraphs:
         if subgraph.device not in order[1:]:
             continue
@@ -447,13 +447,13 @@ def displacements(
         first_able = {
             op: next((device for device in earlier if op in able[device]), None)
             for op in subgraph.ops
-            if op in known
+            if op in supported
         }
         for op, device in first_able.items():
             if device is None:
-                found[op] = Displacement(earlier[0])
+                reasons[op] = Displacement(earlier[0])
                 continue
             beside = (graph.ops[i].name for i in graph.neighbours(graph.index_of[op]))
             if causes := tuple(name for name in beside if first_able.get(name, "") is None):
-                found[op] = Displacement(device, causes)
-    return found
+                reasons[op] = Displacement(device, causes)
+    return reasons

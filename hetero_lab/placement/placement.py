@@ -78,7 +78,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         # As text, so that properties can be stored and sent to a worker.
-        as_text = {device: storable(given) for device, given in self.device_properties.items()}
+        as_text = {device: storable(values) for device, values in self.device_properties.items()}
         object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
@@ -91,14 +91,14 @@ class Placement:
     @property
     def priorities(self) -> tuple[str, ...]:
         """The devices over which HETERO divides it by itself; empty if its ops are labelled."""
-        named = str(self.device_properties.get("HETERO", {}).get(PRIORITIES, ""))
-        return tuple(named.split(",")) if named else ()
+        names = str(self.device_properties.get("HETERO", {}).get(PRIORITIES, ""))
+        return tuple(names.split(",")) if names else ()
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that may run it."""
-        named = self.virtual.devices if self.virtual else self.priorities
-        return named or tuple(self.affinity.devices)
+        devices = self.virtual.devices if self.virtual else self.priorities
+        return devices or tuple(self.affinity.devices)
 
     @classmethod
     @checked
@@ -151,24 +151,24 @@ class Placement:
             raise DeviceError("To share a model takes two devices or more: ['GPU.0', 'GPU.1'].")
         if shares == "memory":
             free = [free_bytes(bound.core, device) for device in every]
-            given = [n_bytes / sum(free) for n_bytes in free]
+            parts = [n_bytes / sum(free) for n_bytes in free]
         elif isinstance(shares, str):
             raise ArgumentError(f"shares={shares!r}: give 'memory' or a number for each device.")
         else:
             equal = [1 / len(every)] * len(every)
-            given = check_shares(equal if shares is None else shares, every)
-        label = " + ".join(f"{share:.0%} {d}" for share, d in zip(given, every, strict=True))
-        ratios = dict(zip(every, share_ratios(given), strict=False))
-        return divided(bound, every, ratios, label=label, device_properties=device_properties)
+            parts = check_shares(equal if shares is None else shares, every)
+        label = " + ".join(f"{share:.0%} {d}" for share, d in zip(parts, every, strict=True))
+        ratios = dict(zip(every, share_ratios(parts), strict=False))
+        return by_ratios(bound, every, ratios, label=label, device_properties=device_properties)
 
     def labelled(self) -> Placement:
         """Return the same affinity and properties, with labels in place of HETERO's own choice."""
-        kept = {
-            device: {key: value for key, value in own.items() if key != RATIO}
-            for device, own in self.device_properties.items()
+        by_device = {
+            device: {key: value for key, value in values.items() if key != RATIO}
+            for device, values in self.device_properties.items()
             if device != "HETERO"
         }
-        return replace(self, device_properties=kept)
+        return replace(self, device_properties=by_device)
 
     @checked
     def recipe(self, runtime: str | None = None) -> str:
@@ -245,8 +245,8 @@ class BoundPlacement:
         merged = merged_properties(defaults, self.placement.device_properties)
         virtual = self.placement.virtual
         kind = virtual.kind if virtual else "HETERO" if self.placement.priorities else None
-        used = (*self.devices, kind) if kind else self.devices
-        return {device: merged.get(device, {}) for device in used}
+        names = (*self.devices, kind) if kind else self.devices
+        return {device: merged.get(device, {}) for device in names}
 
     @property
     def compile_call(self) -> tuple[str, dict[str, Any]]:
@@ -264,8 +264,8 @@ def hetero_call(
 ) -> tuple[str, dict[str, Any]]:
     """Return the device string and the properties with which HETERO runs on some devices."""
     of_devices = {device: dict(by_device[device]) for device in devices if device in by_device}
-    own = {key: value for key, value in by_device.get("HETERO", {}).items() if key != PRIORITIES}
-    return "HETERO:" + ",".join(devices), {**own, "DEVICE_PROPERTIES": of_devices}
+    of_hetero = {k: value for k, value in by_device.get("HETERO", {}).items() if k != PRIORITIES}
+    return "HETERO:" + ",".join(devices), {**of_hetero, "DEVICE_PROPERTIES": of_devices}
 
 
 def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
@@ -291,7 +291,7 @@ def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
     return BoundPlacement(bound, resolved)
 
 
-def named(affinity: Affinity, label: str) -> Placement:
+def with_label(affinity: Affinity, label: str) -> Placement:
     """Return an affinity with a label; wholly of one device it is that device and has its name."""
     if len(affinity.devices) == 1:
         return Placement(affinity, affinity.devices[0], direct=True)
@@ -328,7 +328,7 @@ def _from_text(bound: BoundModel, text: str) -> Placement:
     return Placement(Affinity.on_one(bound.graph, text), text, direct=True)
 
 
-def _refused(affinity: Affinity, device: str, able: Collection[str]) -> list[str]:
+def _unsupported_ops(affinity: Affinity, device: str, able: Collection[str]) -> list[str]:
     return [name for name in affinity.ops if affinity[name] == device and name not in able]
 
 
@@ -341,7 +341,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
     if virtual is not None:
         virtual.check(bound)
     for device in () if virtual else affinity.devices:
-        if refused := _refused(affinity, device, supported_ops(bound, device)):
+        if refused := _unsupported_ops(affinity, device, supported_ops(bound, device)):
             typed = [(name, graph.op(name).type) for name in refused]
             raise DeviceError(unsupported_message([device], typed))
     for device, properties in placement.device_properties.items():
@@ -400,7 +400,7 @@ def check_policy(policy: str | None) -> None:
         )
 
 
-def divided(
+def by_ratios(
     bound: BoundModel,
     devices: Sequence[str],
     ratios: Mapping[str, float],
@@ -411,7 +411,7 @@ def divided(
     """Return the placement that HETERO makes by itself, given ratios."""
     properties = merged_properties(
         {device: {"EXCLUSIVE_ASYNC_REQUESTS": False} for device in devices},
-        {device: storable(own) for device, own in (device_properties or {}).items()},
+        {device: storable(values) for device, values in (device_properties or {}).items()},
         {device: {RATIO: round(ratio, 6)} for device, ratio in ratios.items()},
         {"HETERO": {PRIORITIES: ",".join(devices)}},
     )
@@ -462,36 +462,36 @@ class Knowledge(Protocol):
     def supports(self, device: str) -> frozenset[str]: ...
 
 
-def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) -> list[str]:
+def absent_devices(bound: BoundModel, devices: Sequence[str], costs: Knowledge) -> list[str]:
     """Return the devices that a cost model knows but this machine lacks."""
     here = device_names(bound.core)
     listed = {*here, *(device.partition(".")[0] for device in here)}
-    return [device for device in devices if device in known.devices and device not in listed]
+    return [device for device in devices if device in costs.devices and device not in listed]
 
 
-def first_known(graph: OpGraph, devices: Sequence[str], known: Knowledge) -> Affinity:
+def greedy_by_costs(graph: OpGraph, devices: Sequence[str], costs: Knowledge) -> Affinity:
     """Put each op on the first of the devices that supports it by a cost model."""
     constant = {graph.ops[index].name for index in graph.constant_side}
-    return first_able(graph, {device: known.supports(device) | constant for device in devices})
+    return first_able(graph, {device: costs.supports(device) | constant for device in devices})
 
 
 def affinity_elsewhere(
-    bound: BoundModel, placement: PlacementLike, known: Knowledge
+    bound: BoundModel, placement: PlacementLike, costs: Knowledge
 ) -> Affinity | None:
     """Return a placement's affinity, checked, if it needs a device that only a cost model knows."""
     if isinstance(placement, str | Priorities):
         names = device_list(str(placement), bound.core)
-        if set(names) <= set(known.devices) and absent_devices(bound, names, known):
-            return first_known(bound.graph, names, known)
+        if set(names) <= set(costs.devices) and absent_devices(bound, names, costs):
+            return greedy_by_costs(bound.graph, names, costs)
         return None
     affinity = placement.affinity if isinstance(placement, Placement) else placement
-    if not isinstance(affinity, Affinity) or not absent_devices(bound, affinity.devices, known):
+    if not isinstance(affinity, Affinity) or not absent_devices(bound, affinity.devices, costs):
         return None
     affinity.check_model(bound.graph)
     for device in affinity.devices:
-        if device not in known.devices:
+        if device not in costs.devices:
             continue
-        if refused := _refused(affinity, device, known.supports(device)):
+        if refused := _unsupported_ops(affinity, device, costs.supports(device)):
             raise DeviceError(
                 f"By its costs, {device} does not support {len(refused)} of the ops placed on it, "
                 f"for instance {refused[0]}."
@@ -541,21 +541,21 @@ def block_cuts(
     every = Priorities.parse(devices, core).devices
     if len(every) < 2:
         raise DeviceError("A cut has a device on either side: give two devices or more.")
-    found = find_blocks(graph)
-    n_blocks = found.n_blocks
+    blocks = find_blocks(graph)
+    n_blocks = blocks.n_blocks
     if not n_blocks:
         raise AffinityError(f"{shorten(graph.name)} has no repeated layers to cut between.")
     cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
-    for cut in cuts:
-        if not 0 <= cut < n_blocks - 1:
+    for block in cuts:
+        if not 0 <= block < n_blocks - 1:
             raise AffinityError(
-                f"There is no cut after block {cut}: the model has {n_blocks} blocks, and the last "
-                f"cut is after block {n_blocks - 2}."
+                f"There is no cut after block {block}: the model has {n_blocks} blocks, and "
+                f"the last cut is after block {n_blocks - 2}."
             )
     placements = []
-    for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
-        above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
-        sides = {op.name: first if found.of_op[op.index] <= cut else second for op in graph}
+    for block, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
+        above, below = block_range(0, block), block_range(block + 1, n_blocks - 1)
+        sides = {op.name: first if blocks.of_op[op.index] <= block else second for op in graph}
         affinity = Affinity.from_graph(graph, sides)
         placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
     return placements

@@ -54,8 +54,8 @@ def device_list(text: str | Sequence[str], core: ov.Core | None = None) -> tuple
     if isinstance(text, str):
         head, colon, tail = text.strip().partition(":")
         if head == "HETERO" and not colon:
-            own = property_of(core or shared_core(), "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
-            tail = own if isinstance(own, str) else ",".join(own)
+            default = property_of(core or shared_core(), "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
+            tail = default if isinstance(default, str) else ",".join(default)
         elif head != "HETERO":
             tail = text
         names = [name.strip() for name in tail.split(",")] if tail.strip() else []

@@ -137,30 +137,30 @@ def recipe(
     text = (_LABELLED if by_label else _NAMED)[runtime]
     if runtime == "onnxruntime" and target.startswith("HETERO"):
         text = _ONNXRUNTIME_HETERO
-    said = text.format(target=target, **words)
+    filled = text.format(target=target, **words)
     if unlabelled and not by_label:
-        return f"{said[:2].strip()} It takes no labels: {unlabelled}\n{said}"
-    return said
+        return f"{filled[:2].strip()} It takes no labels: {unlabelled}\n{filled}"
+    return filled
 
 
 def _words(target: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the properties in each way of writing them."""
-    inner = {device: own for device, own in properties.get(_DEVICES, {}).items() if own}
-    own = {key: value for key, value in properties.items() if key != _DEVICES}
-    given, kind = {**own, **({_DEVICES: inner} if inner else {})}, target.partition(":")[0]
-    loaded = own | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
+    inner = {device: values for device, values in properties.get(_DEVICES, {}).items() if values}
+    outer = {key: value for key, value in properties.items() if key != _DEVICES}
+    nested, kind = {**outer, **({_DEVICES: inner} if inner else {})}, target.partition(":")[0]
+    flat = outer | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
     served = {"name": "model", "base_path": "/models/model", "target_device": target}
-    config = {"config": {**served, "plugin_config": _texts(given)}}
+    config = {"config": {**served, "plugin_config": _texts(nested)}}
     loading = ["benchmark_app", "-m", "model.xml", "-d", target, "-load_config", "load.json"]
     return {
         "loading": command_line(*loading),
         "program": command_line("python", "bench.py", "-m", "placed.xml", "-d", target),
-        "python": given,
-        "cpp": _cpp(given),
-        "text": "\n".join(f"{key}={value}" for key, value in _texts(given).items()),
-        "load": json.dumps({kind: _texts(loaded)}, indent=2),
+        "python": nested,
+        "cpp": _cpp(nested),
+        "text": "\n".join(f"{key}={value}" for key, value in _texts(nested).items()),
+        "load": json.dumps({kind: _texts(flat)}, indent=2),
         "ovms": json.dumps({"model_config_list": [config]}, indent=2),
-        "configured": {kind: given},
+        "configured": {kind: nested},
     }
 
 

@@ -18,7 +18,7 @@ from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, devices_of
-from hetero_lab.placement.topology import connected, islands, topology
+from hetero_lab.placement.topology import islands, topology, weak_components
 from hetero_lab.terminal import count_of, first_of, one_line
 
 _MOST_TYPES = 3  # of culprits in a sentence
@@ -60,14 +60,14 @@ class Division:
         self.start = np.array([number[device] for device in devices_of(graph, affinity)])
         self.placeable = np.zeros(len(graph), dtype=bool)
         self.placeable[list(graph.placeable)] = True
-        self.refused = [
-            self._refused(supported[device]) if device in supported else None
+        self.unsupported = [
+            self._unsupported(supported[device]) if device in supported else None
             for device in self.devices
         ]
         self.able = np.array([self.able_without(d, ()) for d in range(len(self.devices))])
         self.collector = SubgraphCollector.of(graph)
 
-    def _refused(self, supported: Collection[str]) -> frozenset[int]:
+    def _unsupported(self, supported: Collection[str]) -> frozenset[int]:
         names = frozenset(supported)
         constants = any(op.type == CONSTANT and op.name in names for op in self.graph)
         free = frozenset() if constants else self.graph.constant_side
@@ -79,11 +79,11 @@ class Division:
 
     def able_without(self, device: int, culprits: Collection[int]) -> np.ndarray:
         """Return ``able[device]`` if the device supported the culprits, too."""
-        refused = self.refused[device]
-        if refused is None:
+        unsupported = self.unsupported[device]
+        if unsupported is None:
             return self.start == device
         able = np.ones(len(self.graph), dtype=bool)
-        able[self.leader[list(refused.difference(culprits))]] = False
+        able[self.leader[list(unsupported.difference(culprits))]] = False
         return able[self.leader]
 
     def first_able(self, order: Sequence[int], able: np.ndarray) -> np.ndarray:
@@ -94,8 +94,8 @@ class Division:
     def moved(self, nodes: Iterable[int] | np.ndarray, to: int | np.ndarray) -> np.ndarray:
         """Return the devices after some ops, with all that go with them, went elsewhere."""
         leaders = np.zeros(len(self.graph), dtype=bool)
-        chosen = np.asarray(list(nodes), dtype=np.int64)
-        leaders[self.leader[chosen[self.placeable[chosen]]]] = True
+        indices = np.asarray(list(nodes), dtype=np.int64)
+        leaders[self.leader[indices[self.placeable[indices]]]] = True
         return np.where(leaders[self.leader], to, self.start)
 
     def subgraphs(self, choice: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -107,7 +107,7 @@ class Division:
     def components(self, choice: np.ndarray) -> tuple[int, bool]:
         """Return how many connected parts of one device there are, and whether in a cycle."""
         cut = self.topology.between_devices(choice)
-        parts = connected(self.topology, cut)
+        parts = weak_components(self.topology, cut)
         is_cyclic = self.collector.cyclic_components(cut, parts) is not None
         return len(np.unique(parts[self.placeable])), is_cyclic
 
@@ -116,10 +116,10 @@ class Division:
 
     def priorities(self) -> tuple[int, ...]:
         """Return the order of the used devices that explains most of the placement."""
-        used = list(dict.fromkeys(self.start[self.placeable].tolist()))
-        if len(used) > _ORDERED:
-            return tuple(sorted(used, key=lambda d: -int((self.start == d).sum())))
-        orders = itertools.permutations(sorted(used))
+        devices = list(dict.fromkeys(self.start[self.placeable].tolist()))
+        if len(devices) > _ORDERED:
+            return tuple(sorted(devices, key=lambda d: -int((self.start == d).sum())))
+        orders = itertools.permutations(sorted(devices))
         return min(orders, key=lambda order: len(self.elsewhere(order)))
 
     def elsewhere(self, order: Sequence[int]) -> np.ndarray:
@@ -134,20 +134,20 @@ def cause_of(division: Division) -> Cause:
     counted = count_of(n, "subgraph")
     if n < 2:
         return Cause(f"{counted}: nothing is cut.")
-    least = min(_blamed(division, n), key=lambda cause: cause.n_without, default=None)
+    least = min(_causes(division, n), key=lambda cause: cause.n_without, default=None)
     parts = islands(division.graph)
     apart = f"the model consists of {parts} parts that no tensor connects"
     if least is None or least.n_without >= n:
         why = apart if parts > 1 else "no op alone explains them"
         return Cause(f"{counted}: {why}.", why)
-    cut = _cut_in_levels(division, ids, compiled)
+    levels = _cut_in_levels(division, ids, compiled)
     rest = f", as {apart}" if 1 < parts == least.n_without else ""
-    left = count_of(least.n_without, "subgraph")
-    text = f"{counted}: {least.reason}{cut}. {least.text} there would be {left}{rest}."
+    without = count_of(least.n_without, "subgraph")
+    text = f"{counted}: {least.reason}{levels}. {least.text} there would be {without}{rest}."
     return replace(least, text=text)
 
 
-def _blamed(division: Division, n: int) -> Iterator[Cause]:
+def _causes(division: Division, n: int) -> Iterator[Cause]:
     """Yield what a device lacks and what a placement chose, each with the subgraphs without it.
 
     Their text is only the condition.
@@ -157,20 +157,20 @@ def _blamed(division: Division, n: int) -> Iterator[Cause]:
     order = division.priorities()
     for place, device in enumerate(order[:-1]):
         behind = np.isin(division.start, order[place + 1 :]) & division.placeable
-        lacking = {i for i in division.refused[device] or () if behind[division.leader[i]]}
+        lacking = {i for i in division.unsupported[device] or () if behind[division.leader[i]]}
         if lacking:
             yield _lacking(division, order, device, lacking, n)
-    chosen = division.elsewhere(order)
-    if len(chosen):
+    ops = division.elsewhere(order)
+    if len(ops):
         to = division.first_able(order, division.able)
-        names = [division.graph.ops[i].name for i in chosen.tolist()]
-        devices = [division.devices[d] for d in dict.fromkeys(to[chosen].tolist())]
+        names = [division.graph.ops[i].name for i in ops.tolist()]
+        devices = [division.devices[d] for d in dict.fromkeys(to[ops].tolist())]
         where = " and ".join(devices)
         verb = "is" if len(names) == 1 else "are"
         reason = f"{count_of(len(names), 'op')} that {where} can run {verb} elsewhere"
-        after = division.n_subgraphs(division.moved(chosen, to))
-        shown = f"{reason} ({names_at_hand(names, 2)})"
-        yield Cause(f"On {where},", shown, devices[0], tuple(names), after)
+        after = division.n_subgraphs(division.moved(ops, to))
+        sentence = f"{reason} ({names_at_hand(names, 2)})"
+        yield Cause(f"On {where},", sentence, devices[0], tuple(names), after)
 
 
 def _lacking(
@@ -190,27 +190,27 @@ def _lacking(
     types = types[: max(2, min(_MOST_TRIED, _NODES_TRIED // len(graph)))]
     n_without = {name: without(of_type[name]) for name in types}
     everything = without(lacking)
-    named: list[str] = []
+    names: list[str] = []
     culprits: set[int] = set()
-    left = n
+    n_left = n
     for name in sorted(types, key=lambda name: n_without[name]):
-        named.append(name)
+        names.append(name)
         culprits.update(of_type[name])
-        left = n_without[name] if len(named) == 1 else without(culprits)
-        if n - left >= _ENOUGH * (n - everything):
+        n_left = n_without[name] if len(names) == 1 else without(culprits)
+        if n - n_left >= _ENOUGH * (n - everything):
             break
-    listed = first_of([one_line(name, 40) for name in named], _MOST_TYPES, "types")
+    listed = first_of([one_line(name, 40) for name in names], _MOST_TYPES, "types")
     name = division.devices[device]
     reason = f"{name} does not support {listed} ({count_of(len(culprits), 'op')})"
     ops = tuple(graph.ops[index].name for index in sorted(culprits))
-    them = "it" if len(named) == 1 else "them"
-    return Cause(f"If {name} supported {them},", reason, name, ops, left)
+    them = "it" if len(names) == 1 else "them"
+    return Cause(f"If {name} supported {them},", reason, name, ops, n_left)
 
 
 def _cut_in_levels(division: Division, ids: np.ndarray, compiled: np.ndarray) -> str:
     """Say which connected ops of one device HETERO cuts because of a cycle; empty if none."""
     top, start = division.topology, division.start
-    parts = connected(top, top.between_devices(start))
+    parts = weak_components(top, top.between_devices(start))
     real = np.isin(ids, compiled)
     pairs = np.unique(np.stack([parts[real], ids[real]]), axis=1)
     n_cut = np.bincount(pairs[0], minlength=int(parts.max()) + 1)

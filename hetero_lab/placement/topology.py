@@ -157,13 +157,13 @@ def _anchors(graph: OpGraph, private: set[int]) -> list[int]:
     return anchor
 
 
-def connected(top: Topology, cut: np.ndarray) -> np.ndarray:
+def weak_components(top: Topology, cut: np.ndarray) -> np.ndarray:
     """Number the weakly connected components that remain when ``cut`` edges are removed."""
-    kept, n = ~cut, top.n_nodes
+    inside, n = ~cut, top.n_nodes
     # Edges are ordered by receiving node, so they are the rows of a CSR matrix already.
     rows = np.zeros(n + 1, dtype=np.int32)
-    np.cumsum(np.bincount(top.target[kept], minlength=n), out=rows[1:])
-    links = csr_array((np.ones(rows[-1]), top.source[kept], rows), shape=(n, n))
+    np.cumsum(np.bincount(top.target[inside], minlength=n), out=rows[1:])
+    links = csr_array((np.ones(rows[-1]), top.source[inside], rows), shape=(n, n))
     return connected_components(links, connection="weak")[1]
 
 
@@ -192,7 +192,7 @@ def separated_parts(
     waiting = [deque(nodes) for nodes in members]
     alias = list(range(len(members)))
     active = alias[:]
-    done: list[list[int]] = []
+    parts: list[list[int]] = []
     turn = 0
     while len(active) > 1:
         turn %= len(active)
@@ -200,27 +200,27 @@ def separated_parts(
         queue = waiting[group]
         if not queue:
             del active[turn]
-            done.append(members[group])
+            parts.append(members[group])
             continue
         for edge, other in around[queue.popleft()]:
             if cut[edge]:
                 continue
-            found = group_of.get(other)
-            if found is None:
+            neighbour = group_of.get(other)
+            if neighbour is None:
                 group_of[other] = group
                 members[group].append(other)
                 queue.append(other)
-            elif found != group:
+            elif neighbour != group:
                 # Two searches met, so they are in one part. Groups are merged as in union-find.
-                while alias[found] != found:
-                    found = alias[found]
-                if found != group:
-                    alias[found] = group
-                    members[group] += members[found]
-                    queue += waiting[found]
-                    active.remove(found)
+                while alias[neighbour] != neighbour:
+                    neighbour = alias[neighbour]
+                if neighbour != group:
+                    alias[neighbour] = group
+                    members[group] += members[neighbour]
+                    queue += waiting[neighbour]
+                    active.remove(neighbour)
         turn += 1
-    return done
+    return parts
 
 
 class CutCache(dict[Key, Cuts]):
@@ -242,5 +242,5 @@ def islands(graph: OpGraph) -> int:
     top = topology(graph)
     inside = np.ones(len(graph), dtype=bool)
     inside[list(graph.constant_side)] = False
-    ids = connected(top, ~inside[top.source])
+    ids = weak_components(top, ~inside[top.source])
     return len(set(ids[inside].tolist()))

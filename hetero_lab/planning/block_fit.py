@@ -32,7 +32,7 @@ from hetero_lab.placement.memory_limits import (
     placement_memory,
     pools_text,
 )
-from hetero_lab.placement.placement import Placement, divided
+from hetero_lab.placement.placement import Placement, by_ratios
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text
@@ -76,12 +76,12 @@ class BlockFit(Framed):
         return self.placement.affinity
 
     def __repr__(self) -> str:
-        by_block = any(held.blocks for held in self.memory)
+        by_block = any(row.blocks for row in self.memory)
         parts = ", ".join(
-            f"{held.device}: {held.blocks or 'none'} ({bytes_text(held.total_bytes)})"
+            f"{row.device}: {row.blocks or 'none'} ({bytes_text(row.total_bytes)})"
             if by_block
-            else f"{held.device}: {bytes_text(held.total_bytes)}"
-            for held in self.memory
+            else f"{row.device}: {bytes_text(row.total_bytes)}"
+            for row in self.memory
         )
         return f"BlockFit({self.context_tokens} tokens; {parts})"
 
@@ -153,30 +153,30 @@ def fit_blocks(
     pools = memory_pools(every, memory_limit)
     sized = graph_at_context(bound, context_tokens, batch)
     if cut == _BY_RATIO:
-        placement, held = _by_ratio(bound, sized, every, pools)
-        return BlockFit(placement, context_tokens, device_memory(every, held))
+        placement, n_bytes = _by_ratio(bound, sized, every, pools)
+        return BlockFit(placement, context_tokens, device_memory(every, n_bytes))
     other = "Place it with cut='ratio' on GPUs, or plan by op: hetero_lab.plan(model, costs, …)."
-    found = repeated_layers(bound.graph, f"to place. {other}")
-    needs = _needs(sized, found)
-    tried = itertools.islice(
-        _splits(_alone(needs, found.n_blocks), len(every), pools), _MOST_SPLITS + 1
+    blocks = repeated_layers(bound.graph, f"to place. {other}")
+    needs = _needs(sized, blocks)
+    splits = itertools.islice(
+        _splits(_alone(needs, blocks.n_blocks), len(every), pools), _MOST_SPLITS + 1
     )
-    for number, counts in enumerate(tried):
+    for number, counts in enumerate(splits):
         if number == _MOST_SPLITS:
             raise PlanError(
-                f"None of the first {_MOST_SPLITS} ways to divide {found.n_blocks} blocks between "
+                f"None of the first {_MOST_SPLITS} ways to divide {blocks.n_blocks} blocks between "
                 f"{len(every)} devices keeps within memory_limit. Name fewer devices, or raise a "
                 "limit."
             )
-        held = _by_device(needs, counts)
-        if not excess_bytes(held, pools):
+        n_bytes = _by_device(needs, counts)
+        if not excess_bytes(n_bytes, pools):
             device = _device_of_part(counts)
-            by_name = {op.name: every[device[found.of_op[op.index] + 1]] for op in bound.graph}
+            by_name = {op.name: every[device[blocks.of_op[op.index] + 1]] for op in bound.graph}
             affinity = Affinity.from_graph(bound.graph, by_name)
             placement = Placement(affinity, "blocks that fit")
-            return BlockFit(placement, context_tokens, device_memory(every, held, device[1:-1]))
+            return BlockFit(placement, context_tokens, device_memory(every, n_bytes, device[1:-1]))
     # A cut only adds bytes: copies of weights, and boundary tensors.
-    on_one = int(_by_device(needs, [found.n_blocks]).sum())
+    on_one = int(_by_device(needs, [blocks.n_blocks]).sum())
     raise PlanError(
         f"No placement by block keeps within memory_limit ({pools_text(every, pools)}; at the "
         f"least {bytes_text(on_one)} are needed together) at a context of {context_tokens} "
@@ -191,7 +191,7 @@ def _by_ratio(
 
     They are found on the estimated cut; where the plugin's own is larger, with less room.
     """
-    held = np.zeros((len(devices), 3), dtype=np.int64)
+    n_bytes = np.zeros((len(devices), 3), dtype=np.int64)
     for room in _ROOM:
         ratios, affinity = {}, Affinity.on_one(sized, devices[-1])
         for number, device in enumerate(devices[:-1]):
@@ -202,19 +202,20 @@ def _by_ratio(
             while high - low > _FINE and low < 1.0:
                 ratio = (low + high) / 2
                 part = {sized.ops[i].name: device for i in first_part(sized, ops, ratio)}
-                tried = Affinity.from_graph(sized, {**before, **part})
-                if excess_bytes(placement_memory(sized, tried, devices), limits):
+                trial = Affinity.from_graph(sized, {**before, **part})
+                if excess_bytes(placement_memory(sized, trial, devices), limits):
                     high = ratio
                 else:
-                    low, affinity = ratio, tried
+                    low, affinity = ratio, trial
             ratios[device] = max(low, _FINE)
-        placement = divided(bound, devices, ratios, label="ratios that fit")
-        held = placement_memory(sized, placement.affinity, devices)
-        if not excess_bytes(held, pools):
-            return placement, held
+        placement = by_ratios(bound, devices, ratios, label="ratios that fit")
+        n_bytes = placement_memory(sized, placement.affinity, devices)
+        if not excess_bytes(n_bytes, pools):
+            return placement, n_bytes
     raise PlanError(
         f"No ratios keep within memory_limit ({pools_text(devices, pools)}): "
-        f"{excess_text(devices, held, pools)}. Raise a limit, shorten the context, or add a device."
+        f"{excess_text(devices, n_bytes, pools)}. Raise a limit, shorten the context, or "
+        "add a device."
     )
 
 
@@ -227,20 +228,20 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
     limited = {device for pool in pools for device in pool.devices}
     n_blocks = len(alone) - 1
 
-    def room(device: int, left: Pools) -> float:
+    def room(device: int, room_of: Pools) -> float:
         """Return the bytes that a device and those after it can hold at most."""
         if not limited.issuperset(range(device, n_devices)):
             return float("inf")
-        return sum(n_bytes for pool, n_bytes in left.items() if pool.devices[-1] >= device)
+        return sum(n_bytes for pool, n_bytes in room_of.items() if pool.devices[-1] >= device)
 
-    def fill(device: int, first: int, left: Pools) -> Iterator[tuple[int, ...]]:
+    def fill(device: int, first: int, room_of: Pools) -> Iterator[tuple[int, ...]]:
         if device == n_devices:
             if first == n_blocks:
                 yield ()
             return
         for last in range(n_blocks, first - 1, -1):
             n_bytes = alone[last] - alone[first]
-            after = {pool: n - n_bytes * (device in pool.devices) for pool, n in left.items()}
+            after = {pool: n - n_bytes * (device in pool.devices) for pool, n in room_of.items()}
             fits = min(after.values(), default=0) >= 0
             if fits and alone[-1] - alone[last] <= room(device + 1, after):
                 for counts in fill(device + 1, last, after):
@@ -249,21 +250,21 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
     return fill(0, 0, pools)
 
 
-def _needs(graph: OpGraph, found: Blocks) -> Needs:
+def _needs(graph: OpGraph, blocks: Blocks) -> Needs:
     """Count bytes by part: ops before the first block, each block, ops after the last one."""
-    part = [block + 1 for block in found.of_op]
+    part = [block + 1 for block in blocks.of_op]
     needs: Counter[tuple[int, frozenset[int]]] = Counter()
     for op in graph:
         n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
         users = {graph.ops[use.index] for use in graph.consumers[op.index]}
         readers = frozenset(part[user.index] for user in users if user.type != RESULT)
-        own = frozenset({part[op.index]})
+        home = frozenset({part[op.index]})
         if op.type == CONSTANT:
             needs[_WEIGHTS, readers] += n_bytes
         elif readers:
-            needs[_TENSORS, own | readers] += n_bytes
+            needs[_TENSORS, home | readers] += n_bytes
         if op.type == "ReadValue":
-            needs[_STATES, own] += n_bytes
+            needs[_STATES, home] += n_bytes
     return needs
 
 
@@ -281,12 +282,12 @@ def _by_device(needs: Needs, counts: Sequence[int]) -> np.ndarray:
     it; a tensor that stays on one device is not handed over.
     """
     device = _device_of_part(counts)
-    held = np.zeros((len(counts), 3), dtype=np.int64)
+    totals = np.zeros((len(counts), 3), dtype=np.int64)
     for (kind, parts), n_bytes in needs.items():
         where = {device[part] for part in parts}
         if kind != _TENSORS or len(where) > 1:
-            held[list(where), kind] += n_bytes
-    return held
+            totals[list(where), kind] += n_bytes
+    return totals
 
 
 def _device_of_part(counts: Sequence[int]) -> list[int]:

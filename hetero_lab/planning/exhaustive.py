@@ -22,11 +22,11 @@ from hetero_lab.costs.objective import LATENCY
 from hetero_lab.placement.memory_limits import Pools
 from hetero_lab.planning.problem import Costing, Pairwise, Problem
 
-_MOST_CHOICES = 600_000
-_MOST_CELLS = 24_000_000
+_MOST_CHOICES = 600_000  # 12 units on three devices have 531,441
+_MOST_CELLS = 24_000_000  # choices × units, which lie in memory at once
 _MOST_RUNS = 12_000  # placements by runs that are compared
 _MOST_STAGES = 2_000_000  # units of all placements by stages that are compared
-_BEST = 8
+_BEST = 8  # to start from: a repair of each takes its part of the time
 
 
 def small_enough(pairwise: Pairwise) -> bool:
@@ -44,7 +44,7 @@ def best_of_all(problem: Problem) -> tuple[Costing | None, int, bool]:
     choices = _within(problem.pairwise, _all_choices(problem.pairwise), problem.pools)
     subgraphs = _subgraphs(problem.pairwise, choices)
     bounds = problem.pairwise.values_ns(choices, problem.objective, subgraphs)
-    return _least(problem, choices, bounds, lambda placed: placed.value_ns)
+    return _least(problem, choices, bounds, lambda costing: costing.value_ns)
 
 
 def least_fullest_bytes(problem: Problem) -> int | None:
@@ -76,10 +76,10 @@ def _least(
                 break
             if rank and problem.is_late:
                 return best, int(bounds[at]), False
-            placed = problem.place(choices[at])
-            found = value(placed)
-            if (best is None or found < least) and not problem.excess_bytes(placed):
-                best, least = placed, found
+            costing = problem.place(choices[at])
+            cost = value(costing)
+            if (best is None or cost < least) and not problem.excess_bytes(costing):
+                best, least = costing, cost
     if not problem.until.interrupted:
         return best, least, True
     if best is None:
@@ -137,10 +137,10 @@ def best_runs(pairwise: Pairwise, pools: Pools, objective: str = LATENCY) -> tup
 def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray:
     """Return the choices that may keep within memory limits."""
     for pool, limit in pools.items():
-        held = np.zeros(len(choices), dtype=np.int64)
+        n_bytes = np.zeros(len(choices), dtype=np.int64)
         for device in pool.devices:
-            held += pairwise.least_bytes(choices, device, boundaries=pool.boundaries)
-        choices = choices[held <= limit]
+            n_bytes += pairwise.least_bytes(choices, device, boundaries=pool.boundaries)
+        choices = choices[n_bytes <= limit]
     return choices
 
 

@@ -21,7 +21,7 @@ from hetero_lab.planning.problem import Costing, Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans
-_MOST_KICKS = 40
+_MOST_KICKS = 40  # of a small problem; _KICK_WORK allows a large one fewer
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
 Move = tuple[list[int], int]  # units, and the device they go to
@@ -35,15 +35,15 @@ def repair(problem: Problem, start: Costing, patience: int = _PATIENCE) -> Itera
     best = start
     while True:
         better = None
-        for used, ranked, at in _moves(problem, best):
+        for effort, ranked, at in _moves(problem, best):
             better = _if_better(problem, best, best, ranked[at : at + 1])
-            patience -= used
+            patience -= effort
             if better is not None:
                 if len(problem.pairwise.units) > _MANY_UNITS:
                     better = _with_others(problem, best, better, ranked[at:])
                 best = better
                 break
-            if (used and patience <= 0) or problem.is_late:
+            if (effort and patience <= 0) or problem.is_late:
                 break
         if better is None:
             return
@@ -66,7 +66,7 @@ def kick(problem: Problem, start: Costing) -> Iterator[Costing]:
         device, size = rng.randrange(pairwise.n_devices), rng.randint(2, max(3, n_units // 4))
         patch = pairwise.around(rng.randrange(n_units), size)
         able = [unit for unit in patch if pairwise.allowed[unit, device]]
-        moved = _moved(problem, best, [(able, device)])
+        moved = _after_moves(problem, best, [(able, device)])
         *_, moved = moved, *repair(problem, moved, patience=0)
         if moved.value_ns < best.value_ns and not problem.excess_bytes(moved):
             yield (best := moved)
@@ -75,31 +75,31 @@ def kick(problem: Problem, start: Costing) -> Iterator[Costing]:
 def squeeze(problem: Problem, start: Costing) -> Costing | None:
     """Move units and pairs of them until limits are kept; None if no move helps or time is over."""
 
-    def excess(placed: Costing) -> int:
-        return sum(problem.excess_bytes(placed).values())
+    def excess(costing: Costing) -> int:
+        return sum(problem.excess_bytes(costing).values())
 
     pairwise = problem.pairwise
     groups = [[unit] for unit in range(len(pairwise.units))]
     groups += [list(link) for link in pairwise.links]
     devices = range(pairwise.n_devices)
     moves = [(g, d) for g in groups for d in devices if pairwise.allowed[g, d].all()]
-    best, left = start, excess(start)
+    best, over = start, excess(start)
     since = 0  # moves tried since the last that helped
     for units, device in itertools.cycle(moves):
-        if left == 0:
+        if over == 0:
             return best
         since += 1
         if since > len(moves) or problem.is_late:
             return None
         if (best.choice[units] != device).any():
-            moved = _moved(problem, best, [(units, device)])
-            if excess(moved) < left:
-                best, left, since = moved, excess(moved), 0
-    return best if left == 0 else None
+            moved = _after_moves(problem, best, [(units, device)])
+            if excess(moved) < over:
+                best, over, since = moved, excess(moved), 0
+    return best if over == 0 else None
 
 
-def _moved(problem: Problem, placed: Costing, moves: Iterable[Move]) -> Costing:
-    choice = placed.choice.copy()
+def _after_moves(problem: Problem, costing: Costing, moves: Iterable[Move]) -> Costing:
+    choice = costing.choice.copy()
     for units, device in moves:
         choice[units] = device
     return problem.place(choice)
@@ -109,7 +109,7 @@ def _if_better(
     problem: Problem, start: Costing, best: Costing, moves: Iterable[Move]
 ) -> Costing | None:
     """Return the placement that moves make of ``start`` if it is valid and better than ``best``."""
-    moved = _moved(problem, start, moves)
+    moved = _after_moves(problem, start, moves)
     return moved if moved.value_ns < best.value_ns and not problem.excess_bytes(moved) else None
 
 
@@ -138,38 +138,38 @@ def _with_others(
     return better
 
 
-def _moves(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[Move], int]]:
+def _moves(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[Move], int]]:
     """Yield (patience used up, moves, position): promising moves, then all small ones, by gain."""
-    for used, kind in enumerate((_promising, _all_small)):
-        ranked = sorted(kind(problem, placed), key=itemgetter(0))
+    for effort, kind in enumerate((_promising, _all_small)):
+        ranked = sorted(kind(problem, costing), key=itemgetter(0))
         moves = [(units, device) for _, units, device in ranked]
         for at in range(len(moves)):
-            yield used, moves, at
+            yield effort, moves, at
 
 
-def _promising(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[int], int]]:
+def _promising(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[int], int]]:
     """Yield (optimistic difference, units, device) of promising moves to a neighbour's device."""
-    pairwise, choice = problem.pairwise, placed.choice
+    pairwise, choice = problem.pairwise, costing.choice
     objective = pairwise.objective
-    subgraph_ns, n = objective.subgraph_ns, placed.cost.n_subgraphs
+    subgraph_ns, n = objective.subgraph_ns, costing.cost.n_subgraphs
     spread_ns = objective.spread_ns(np.arange(n + 1))
-    home = placed.cost.ids[pairwise.first_node].tolist()
+    home = costing.cost.ids[pairwise.first_node].tolist()
     members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
     groups = list(members.values())
     groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
     for units in groups:
         if problem.is_late:
             return
-        own = int(choice[units[0]])
+        old = int(choice[units[0]])
         near = {n for unit in units for n in pairwise.neighbours[unit]} - set(units)
         whole = len(units) == len(members[home[units[0]]])
-        for device in {int(choice[n]) for n in near} - {own}:
+        for device in {int(choice[n]) for n in near} - {old}:
             if not pairwise.allowed[units, device].all():
                 continue
             # At best it joins all its neighbours on that device into one subgraph, and the rest
             # of its old subgraph, if that was cut apart, is joined elsewhere.
             joined = len({home[n] for n in near if choice[n] == device})
-            saved = (joined - 1) * int(subgraph_ns[device]) + whole * int(subgraph_ns[own])
+            saved = (joined - 1) * int(subgraph_ns[device]) + whole * int(subgraph_ns[old])
             saved += int(spread_ns[n] - spread_ns[max(1, n - joined + 1 - whole)])
             latency = problem.objective == LATENCY
             change = (pairwise.change_ns(choice, units, device) if latency else -1) - saved
@@ -177,14 +177,14 @@ def _promising(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[in
                 yield change, units, device
 
 
-def _all_small(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[int], int]]:
+def _all_small(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[int], int]]:
     """Yield every move of a unit, and of two neighbours together, that could be a gain.
 
     Each is (pairwise difference, units, device). A move that makes the pairwise part worse by more
     than the whole extra part cannot be one.
     """
-    pairwise, choice = problem.pairwise, placed.choice
-    extra = placed.value_ns - pairwise.value_ns(choice)
+    pairwise, choice = problem.pairwise, costing.choice
+    extra = costing.value_ns - pairwise.value_ns(choice)
     extra -= int(pairwise.objective.subgraph_ns.min())
     near = pairwise.neighbours
     groups = [[unit] for unit in range(len(near))]

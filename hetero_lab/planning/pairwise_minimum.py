@@ -36,9 +36,9 @@ from hetero_lab.placement.memory_limits import Pools
 from hetero_lab.planning.problem import Pairwise, Term
 
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
-_INFEASIBLE = 2
+_INFEASIBLE = 2  # a status of SciPy's milp
 _MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
-_TOLERANCE_NS = 0.01
+_TOLERANCE_NS = 0.01  # of the solver's bound: far below the whole ns that costs are
 _LEAST_S = 0.1  # to solve a program that took all its time to be built
 _EVEN_GAP = 0.01  # to the least that the fullest device can hold
 
@@ -58,7 +58,7 @@ def min_cut(
     allowed = pairwise.allowed[:, [first, second]]
     nowhere = np.flatnonzero(~allowed.any(axis=1))
     if len(nowhere):
-        raise pairwise.unsupported(nowhere, devices)
+        raise pairwise.support_error(nowhere, devices)
     n_units = len(pairwise.units)
     network = Network(n_units)
     times = pairwise.time_ns[:, [first, second]].tolist()
@@ -115,19 +115,19 @@ class Network:
         whole = [finite + 1 if capacity is None else capacity for capacity in self.capacities]
         # Before SciPy 1.15 its flows, as its programs, take indices of 32 bits only.
         edges = np.array(self.tails, np.int32), np.array(self.heads, np.int32)
-        left = csr_array((np.array(whole, np.int64), edges), shape=shape)
+        residual = csr_array((np.array(whole, np.int64), edges), shape=shape)
         # All edges together, those from the source, and those into the sink are cuts each, and no
         # flow exceeds a cut.
-        bound = min(finite, int(left[[self.source]].sum()), int(left[:, [self.sink]].sum()))
+        bound = min(finite, int(residual[[self.source]].sum()), int(residual[:, [self.sink]].sum()))
         while True:
             shift = max(0, bound.bit_length() - _MOST.bit_length() + 1)
             # No flow of at most bound needs more on any edge; one more is never saturated.
-            clipped = left.copy()
-            clipped.data = np.minimum(left.data >> shift, (bound >> shift) + 1).astype(np.int32)
+            clipped = residual.copy()
+            clipped.data = np.minimum(residual.data >> shift, (bound >> shift) + 1).astype(np.int32)
             flow = maximum_flow(clipped, self.source, self.sink, method="dinic").flow
             # The flow against an edge is negative: what passed along it may flow back.
-            left = csr_array(left - flow.astype(np.int64) * (1 << shift))
-            open_ = left.copy()
+            residual = csr_array(residual - flow.astype(np.int64) * (1 << shift))
+            open_ = residual.copy()
             open_.data >>= shift
             open_.eliminate_zeros()
             reached = np.zeros(self.n_nodes, dtype=bool)
@@ -136,7 +136,7 @@ class Network:
             # So the next round drops fewer, until none are dropped and the cut is exact.
             if not shift:
                 return reached
-            bound = int(left[reached][:, ~reached].sum())
+            bound = int(residual[reached][:, ~reached].sum())
 
 
 def milp(
@@ -210,7 +210,7 @@ class _Program:
         ]
         self.together: dict[tuple[int, int], np.ndarray] = {}
         # By device: variables, and the bytes of each.
-        self.held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.memory: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.boundaries: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.handed = [self._term(term) for term in pairwise.terms]
 
@@ -232,9 +232,9 @@ class _Program:
         """Return the variables "first on s and second on t", shape ``[devices, devices]``."""
         if first > second:
             return self._joint(second, first).T
-        known = self.together.get((first, second))
-        if known is not None:
-            return known
+        joint = self.together.get((first, second))
+        if joint is not None:
+            return joint
         n = self.pairwise.n_devices
         joint = self._variables(np.ones(n * n)).reshape(n, n)
         ones = np.ones((n, n + 1))
@@ -262,29 +262,29 @@ class _Program:
     def limit_memory(self, pools: Pools) -> None:
         """Add a row for each limit."""
         for pool, limit in pools.items():
-            parts = [self._held(device) for device in pool.devices]
-            parts += [self._handed(device) for device in pool.devices if pool.boundaries]
+            parts = [self._memory_of(device) for device in pool.devices]
+            parts += [self._traffic_of(device) for device in pool.devices if pool.boundaries]
             variables, sizes = (np.concatenate(each) for each in zip(*parts, strict=True))
             if len(variables):
                 # In shares of the limit, so that the solver sees numbers near 1.
                 factors = sizes[None] / max(1, limit)
                 self._add(variables[None], factors, -np.inf, 1.0 if limit else 0.0)
 
-    def _held(self, device: int) -> tuple[np.ndarray, np.ndarray]:
+    def _memory_of(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """Return variables that are 1 for constants and states on a device, and their bytes."""
-        if device not in self.held:
+        if device not in self.memory:
             sizes = self.pairwise.held_bytes[:, device]
-            users_of = [u for u, size in zip(self.pairwise.held, sizes, strict=True) if size]
+            users_of = [u for u, size in zip(self.pairwise.memory, sizes, strict=True) if size]
             variables = np.zeros(len(users_of), dtype=np.int64)
             for at, users in enumerate(users_of):
                 variables[at] = self.on[users[0], device]
                 if len(users) > 1:
                     variables[at] = self._variables(np.ones(1))[0]
                     self._at_least(variables[at], [self.on[u, device] for u in users])
-            self.held[device] = variables, sizes[sizes > 0].astype(float)
-        return self.held[device]
+            self.memory[device] = variables, sizes[sizes > 0].astype(float)
+        return self.memory[device]
 
-    def _handed(self, device: int) -> tuple[np.ndarray, np.ndarray]:
+    def _traffic_of(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """Return variables that are 1 for tensors a device sends or receives, and their bytes."""
         if device not in self.boundaries:
             n = self.pairwise.n_devices
@@ -293,9 +293,9 @@ class _Program:
             sizes: list[float] = []
             for term, handed in zip(self.pairwise.terms, self.handed, strict=True):
                 if term.n_bytes and others:
-                    made = int(self._variables(np.ones(1))[0])
-                    self._at_least(made, [handed[device, d] for d in others])
-                    variables += [made, *(int(handed[d, device]) for d in others)]
+                    sends = int(self._variables(np.ones(1))[0])
+                    self._at_least(sends, [handed[device, d] for d in others])
+                    variables += [sends, *(int(handed[d, device]) for d in others)]
                     sizes += [term.n_bytes] * n
             self.boundaries[device] = np.array(variables, dtype=np.int64), np.array(sizes)
         return self.boundaries[device]
@@ -319,9 +319,9 @@ class _Program:
     def minimise_fullest(self) -> None:
         """Set as the cost the weights and states of the device that holds most, as a share."""
         whole = max(1, int(self.pairwise.held_bytes.max(axis=1).sum()))
-        held = [self._held(device) for device in range(self.pairwise.n_devices)]
-        device = np.repeat(np.arange(len(held)), [len(variables) for variables, _ in held])
-        variable, size = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        holdings = [self._memory_of(device) for device in range(self.pairwise.n_devices)]
+        device = np.repeat(np.arange(len(holdings)), [len(variables) for variables, _ in holdings])
+        variable, size = (np.concatenate(parts) for parts in zip(*holdings, strict=True))
         self._minimise_most(device, variable, size / whole)
 
     def _minimise_most(self, device: np.ndarray, variable: np.ndarray, load: np.ndarray) -> None:

@@ -43,8 +43,8 @@ OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
 _MILP = "milp"
 SMALL = 12  # up to so many units that are free to move, the best placement is proven
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
-_TIGHTENINGS = 8
-_MOST_STARTS = 6
+_TIGHTENINGS = 8  # of limits: each one solves the program again
+_MOST_STARTS = 6  # to repair: each has half of the time that is left, the last 1/64
 _SOLVER_SHARE = 0.75  # of the time that is left, for the integer program
 _EVEN_SHARE = 0.3  # of the time, for the most even placement
 _value_ns = attrgetter("value_ns")
@@ -141,17 +141,17 @@ class Plan(Framed):
         low, high = self.interval_us
         what = "time between two requests" if self.objective == THROUGHPUT else "latency"
         sure = f" (90 %: {time_text(low)} to {time_text(high)})" if high < math.inf else ""
-        where = placed(self.affinity, self.n_subgraphs)
+        where = placing_text(self.affinity, self.n_subgraphs)
         return f"{where}: predicted {what} {time_text(self.predicted_us)}{sure}."
 
     def _sentences(self) -> list[str]:
-        said = ["Proven: no allowed placement is predicted to be faster."]
+        sentences = ["Proven: no allowed placement is predicted to be faster."]
         if self.gap:
-            said = [f"Not proven best: another may be predicted {time_text(self.gap)} faster."]
+            sentences = [f"Not proven best: another may be predicted {time_text(self.gap)} faster."]
         if self.interval_us[1] < math.inf and self.undecided:
             names = names_at_hand(self.undecided).replace(f"'{GREEDY}'", "HETERO's own choice")
-            said.append(f"{names} may be as fast: the difference is within the error.")
-        return [*said, *["Ctrl-C ended the search."] * self.interrupted]
+            sentences.append(f"{names} may be as fast: the difference is within the error.")
+        return [*sentences, *["Ctrl-C ended the search."] * self.interrupted]
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan, its bound and each baseline."""
@@ -159,7 +159,7 @@ class Plan(Framed):
         return plan_frame([(*row, 0.0) for row in rows], self.baselines)
 
 
-def placed(affinity: Affinity, n_subgraphs: int) -> str:
+def placing_text(affinity: Affinity, n_subgraphs: int) -> str:
     """Say what a plan places where: ``Place 62 ops on ACC, 22 ops on CPU, in 11 subgraphs``."""
     counts = ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in affinity.counts().items())
     return f"Place {counts}, in {count_of(n_subgraphs, 'subgraph')}"
@@ -208,7 +208,7 @@ def plan_graph(
     starts: Sequence[np.ndarray] = ()
     by_layers = costs.scenario is not None
     if objective == BALANCED:
-        problem, starts = _balanced(problem, budget_s)
+        problem, starts = _keep_even(problem, budget_s)
     elif by_layers or objective == THROUGHPUT:
         starts = best_runs(problem.pairwise, problem.pools, objective)
         if not by_layers:  # one more start beside the others
@@ -264,8 +264,8 @@ def keeps_limits(
     allowed = apply_pins(Pairwise.build(objective), pin or {}).allowed
     decided = objective.unit_of >= 0
     pinned = allowed[objective.unit_of[decided], devices[decided]].all()
-    held = objective.memory_bytes(devices, objective.evaluate(devices))
-    return bool(pinned) and not excess_bytes(held, pools)
+    n_bytes = objective.memory_bytes(devices, objective.evaluate(devices))
+    return bool(pinned) and not excess_bytes(n_bytes, pools)
 
 
 def _simple_choices(pairwise: Pairwise) -> list[tuple[str, np.ndarray]]:
@@ -283,11 +283,11 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
 def _baselines(problem: Problem, plan: Costing, uncertainty: Uncertainty) -> Iterator[Baseline]:
     pairwise = problem.pairwise
     for label, choice in _simple_choices(pairwise):
-        placed = problem.place(choice)
-        affinity = pairwise.objective.affinity(placed.devices)
-        regret_us = (placed.value_ns - plan.value_ns) / 1000.0
-        margin_us = uncertainty.margin_us(placed.cost.parts_us, plan.cost.parts_us)
-        yield Baseline(label, placed.value_ns / 1000.0, regret_us, affinity, margin_us)
+        costing = problem.place(choice)
+        affinity = pairwise.objective.affinity(costing.devices)
+        regret_us = (costing.value_ns - plan.value_ns) / 1000.0
+        margin_us = uncertainty.margin_us(costing.cost.parts_us, plan.cost.parts_us)
+        yield Baseline(label, costing.value_ns / 1000.0, regret_us, affinity, margin_us)
 
 
 def _best(
@@ -303,13 +303,13 @@ def _best(
     best, bound_ns, in_time = best_of_all(problem)
     if best is None and in_time:
         raise nothing_fits(problem.pairwise, problem.pools)
-    placed = [] if best is None else [best]
+    costings = [] if best is None else [best]
     if not in_time:
         simple = [problem.place(choice) for _, choice in _simple_choices(problem.pairwise)]
-        placed += [one for one in simple if not problem.excess_bytes(one)]
-    if not placed:
-        raise _not_found(problem)
-    return min(placed, key=_value_ns), bound_ns, "all choices, by branch and bound"
+        costings += [one for one in simple if not problem.excess_bytes(one)]
+    if not costings:
+        raise _no_placement(problem)
+    return min(costings, key=_value_ns), bound_ns, "all choices, by branch and bound"
 
 
 def _is_small(pairwise: Pairwise) -> bool:
@@ -317,7 +317,7 @@ def _is_small(pairwise: Pairwise) -> bool:
     return free <= SMALL and small_enough(pairwise)
 
 
-def _balanced(problem: Problem, budget_s: float) -> tuple[Problem, list[np.ndarray]]:
+def _keep_even(problem: Problem, budget_s: float) -> tuple[Problem, list[np.ndarray]]:
     """Keep a problem to placements whose fullest device holds little too much.
 
     Returns an even choice to start from too, if the problem is large.
@@ -330,46 +330,46 @@ def _balanced(problem: Problem, budget_s: float) -> tuple[Problem, list[np.ndarr
             raise nothing_fits(pairwise, pools)
     else:
         even = even_choice(pairwise, pools, even_s)
-        placed = _evened(problem, [_in_a_row(pairwise), *([] if even is None else [even])])
-        fullest, starts = problem.fullest_bytes(placed), [placed.choice]
-    return _limited(problem, fullest), starts
+        costing = _most_even(problem, [_in_a_row(pairwise), *([] if even is None else [even])])
+        fullest, starts = problem.fullest_bytes(costing), [costing.choice]
+    return _with_limit(problem, fullest), starts
 
 
-def _limited(problem: Problem, fullest_bytes: int) -> Problem:
+def _with_limit(problem: Problem, fullest_bytes: int) -> Problem:
     """Limit the weights and states of each device to little more than these bytes."""
     most, devices = int(_UNEVEN * fullest_bytes), range(problem.pairwise.n_devices)
     shares = {Pool((device,), boundaries=False): most for device in devices}
     return replace(problem, pools={**problem.pools, **shares})
 
 
-def _evened(problem: Problem, choices: list[np.ndarray]) -> Costing:
+def _most_even(problem: Problem, choices: list[np.ndarray]) -> Costing:
     """Return the most even placement that some choices lead to.
 
     Each choice is moved step by step to the bytes that it needs with each constant once on a
     device.
     """
-    found: list[Costing] = []
+    costings: list[Costing] = []
     for choice in choices:
-        (held,) = problem.pairwise.fullest_bytes(choice[None])
-        for limited in (_limited(problem, held), problem):
-            placed = squeeze(limited, problem.place(choice))
-            if placed is not None:
-                found.append(placed)
+        (fullest,) = problem.pairwise.fullest_bytes(choice[None])
+        for limited in (_with_limit(problem, fullest), problem):
+            costing = squeeze(limited, problem.place(choice))
+            if costing is not None:
+                costings.append(costing)
                 break
-    if not found:
-        raise _not_found(problem)
-    return min(found, key=problem.fullest_bytes)
+    if not costings:
+        raise _no_placement(problem)
+    return min(costings, key=problem.fullest_bytes)
 
 
 def _in_a_row(pairwise: Pairwise) -> np.ndarray:
     """Return the choice that gives each device in turn an equal part of the bytes."""
     sizes = np.zeros(len(pairwise.units))
-    for users, most in zip(pairwise.held, pairwise.held_bytes.max(axis=1), strict=True):
+    for users, most in zip(pairwise.memory, pairwise.held_bytes.max(axis=1), strict=True):
         sizes[users[0]] += most
     n = pairwise.n_devices
     before = np.cumsum(sizes) - sizes / 2
-    wanted = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)
-    distance = np.abs(np.arange(n) - wanted[:, None])
+    device = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)
+    distance = np.abs(np.arange(n) - device[:, None])
     return np.where(pairwise.allowed, distance, n).argmin(axis=1)
 
 
@@ -389,18 +389,18 @@ def _large(
     with until:
         exact = min_cut(pairwise) if can_cut else _program(problem)
         starts += [] if exact is None else [exact[0]]
-        starts += () if only_milp else _surcharged(problem)
+        starts += () if only_milp else _surcharge_choices(problem)
     if not only_milp or until.interrupted:
         starts += [choice for _, choice in _simple_choices(pairwise)]
         starts += more
         starts += [_away(problem)] if problem.pools else []
         starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
-    placed = [p for p in map(problem.place, starts) if not problem.excess_bytes(p)]
-    placed = sorted(placed or [_squeezed(problem, starts)], key=_value_ns)
-    best = placed[0]
+    costings = [p for p in map(problem.place, starts) if not problem.excess_bytes(p)]
+    costings = sorted(costings or [_first_fit(problem, starts)], key=_value_ns)
+    best = costings[0]
     if not until.interrupted:
         with until:
-            for step in _steps(problem, placed, by_layers):
+            for step in _steps(problem, costings, by_layers):
                 best = min(best, step, key=_value_ns)
     bound = _lower_bound(problem, 0 if exact is None else exact[1])
     return best, bound, f"{'min_cut' if can_cut else _MILP}, repaired"
@@ -429,20 +429,20 @@ def _program(problem: Problem) -> tuple[np.ndarray, int] | None:
     for _ in range(_TIGHTENINGS):
         if choice is not None and problem.is_late:
             break
-        left = max(0.1, (problem.deadline - now()) * _SOLVER_SHARE)
+        left_s = max(0.1, (problem.deadline - now()) * _SOLVER_SHARE)
         try:
-            found = milp(problem.pairwise, problem.objective, memory_limit=pools, budget_s=left)
+            program = milp(problem.pairwise, problem.objective, memory_limit=pools, budget_s=left_s)
         except PlanError:
             if not problem.pools:
                 raise
             if choice is None:
                 raise nothing_fits(problem.pairwise, problem.pools) from None
             break  # the limits had been tightened too far
-        if found is None:
+        if program is None:
             break
         # Only the first program has the limits themselves.
-        bound_ns = found[1] if choice is None else bound_ns
-        choice = found[0]
+        bound_ns = program[1] if choice is None else bound_ns
+        choice = program[0]
         over = problem.excess_bytes(problem.place(choice))
         if not over:
             break
@@ -451,7 +451,7 @@ def _program(problem: Problem) -> tuple[np.ndarray, int] | None:
     return None if choice is None else (choice, bound_ns)
 
 
-def _surcharged(problem: Problem) -> Iterator[np.ndarray]:
+def _surcharge_choices(problem: Problem) -> Iterator[np.ndarray]:
     """Yield choices of two devices for which each hand-over costs about a subgraph more."""
     pairwise = problem.pairwise
     fixed = pairwise.objective.subgraph_ns
@@ -473,13 +473,13 @@ def _away(problem: Problem) -> np.ndarray:
     return cost.argmin(axis=1)
 
 
-def _squeezed(problem: Problem, choices: list[np.ndarray]) -> Costing:
+def _first_fit(problem: Problem, choices: list[np.ndarray]) -> Costing:
     """Return the first choice that can be moved step by step until it keeps to the limits."""
     for choice in choices:
-        found = squeeze(problem, problem.place(choice))
-        if found is not None:
-            return found
-    raise _not_found(problem)
+        costing = squeeze(problem, problem.place(choice))
+        if costing is not None:
+            return costing
+    raise _no_placement(problem)
 
 
 def _lower_bound(problem: Problem, pairwise_ns: int) -> int:
@@ -492,7 +492,7 @@ def _lower_bound(problem: Problem, pairwise_ns: int) -> int:
     return min([pairwise_ns + two_subgraphs, *singles])
 
 
-def _not_found(problem: Problem) -> PlanError:
+def _no_placement(problem: Problem) -> PlanError:
     if problem.until.interrupted:
         raise KeyboardInterrupt
     listed = pools_text(problem.pairwise.objective.devices, problem.pools)

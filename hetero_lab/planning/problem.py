@@ -76,8 +76,8 @@ class Pairwise:
             units=tuple(unit.ops for unit in units),
             time_ns=whole_ns(np.where(allowed, time_us, 0.0)),
             allowed=allowed,
-            tensors=_merged(_tensor_terms(objective)),
-            pairs=_merged(_pair_terms(objective)),
+            tensors=_merge(_tensor_terms(objective)),
+            pairs=_merge(_pair_terms(objective)),
         )
 
     @property
@@ -90,10 +90,10 @@ class Pairwise:
         both = self.allowed & allowed
         nowhere = np.flatnonzero(~both.any(axis=1))
         if len(nowhere):
-            raise self.unsupported(nowhere, range(self.n_devices))
+            raise self.support_error(nowhere, range(self.n_devices))
         return replace(self, allowed=both)
 
-    def unsupported(self, units: Iterable[int], devices: Iterable[int]) -> PlanError:
+    def support_error(self, units: Iterable[int], devices: Iterable[int]) -> PlanError:
         """Return the error for units that none of these devices supports."""
         names = ", ".join(self.objective.devices[device] for device in devices)
         ops = [op for unit in units for op in self.units[unit]]
@@ -104,16 +104,16 @@ class Pairwise:
 
     def devices(self, choice: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the device of every node; one that follows no op goes with the first unit."""
-        chosen = np.asarray(choice, dtype=np.int64)
-        return chosen[np.maximum(self.objective.unit_of, 0)]
+        device_of = np.asarray(choice, dtype=np.int64)
+        return device_of[np.maximum(self.objective.unit_of, 0)]
 
     def value_ns(self, choice: Sequence[int] | np.ndarray) -> int:
         """Return the pairwise part of the latency of a choice."""
-        chosen = np.asarray(choice)
-        own = int(self.time_ns[np.arange(len(chosen)), chosen].sum())
-        device_of = chosen.tolist().__getitem__
+        devices = np.asarray(choice)
+        work = int(self.time_ns[np.arange(len(devices)), devices].sum())
+        device_of = devices.tolist().__getitem__
         between = sum(term.ns(device_of) for term in self.terms)
-        return self.objective.constant_ns + own + between
+        return self.objective.constant_ns + work + between
 
     def values_ns(
         self, choices: np.ndarray, objective: str, subgraphs: np.ndarray | None = None
@@ -179,7 +179,7 @@ class Pairwise:
         return busy
 
     @cached_property
-    def held(self) -> dict[tuple[int, ...], np.ndarray]:
+    def memory(self) -> dict[tuple[int, ...], np.ndarray]:
         """Bytes of constants and of states by the units that use them, ``[2, devices]``.
 
         A device that has any of the units holds all of it.
@@ -192,11 +192,11 @@ class Pairwise:
         users |= {state: {int(objective.unit_of[state])} for state in states}
         measured = objective.measured_memory
         counted = [number for number, d in enumerate(objective.devices) if d not in measured]
-        held: dict[tuple[int, ...], np.ndarray] = {}
+        by_users: dict[tuple[int, ...], np.ndarray] = {}
 
         def sizes_of(units: Iterable[int]) -> np.ndarray:
             nothing = np.zeros((2, self.n_devices), dtype=np.int64)
-            return held.setdefault(tuple(sorted(units)), nothing)
+            return by_users.setdefault(tuple(sorted(units)), nothing)
 
         for node, units in users.items() if counted else ():
             n_bytes = objective.graph.ops[node].outputs[0].n_bytes or 0
@@ -205,12 +205,12 @@ class Pairwise:
             number = objective.devices.index(device)
             for part in parts:
                 sizes_of(part.units)[:, number] += part.weight_bytes, part.state_bytes
-        return held
+        return by_users
 
     @cached_property
     def held_bytes(self) -> np.ndarray:
-        """Bytes of each of ``held`` on each device, ``[terms, devices]``."""
-        sizes = [n_bytes.sum(axis=0) for n_bytes in self.held.values()]
+        """Bytes of each of ``memory`` on each device, ``[terms, devices]``."""
+        sizes = [n_bytes.sum(axis=0) for n_bytes in self.memory.values()]
         return np.array(sizes, dtype=np.int64).reshape(-1, self.n_devices)
 
     def least_bytes(
@@ -222,12 +222,12 @@ class Pairwise:
         """
         here = choices == device
         total = np.zeros(len(choices), dtype=np.int64)
-        for users, n_bytes in zip(self.held, self.held_bytes[:, device], strict=True):
+        for users, n_bytes in zip(self.memory, self.held_bytes[:, device], strict=True):
             total += here[:, list(users)].any(axis=1) * n_bytes
         for term in self.tensors if boundaries else ():
-            made = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
+            sent = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
             received = ~here[:, term.source] & here[:, list(term.users)].any(axis=1)
-            total += (made | received) * term.n_bytes
+            total += (sent | received) * term.n_bytes
         return total
 
     def fullest_bytes(self, choices: np.ndarray) -> np.ndarray:
@@ -239,14 +239,14 @@ class Pairwise:
     def links(self) -> tuple[tuple[int, int], ...]:
         """Pairs of units that are one subgraph if they are on one device and nothing cuts them."""
         unit_of = self.objective.unit_of.tolist()
-        found: set[tuple[int, int]] = set()
+        links: set[tuple[int, int]] = set()
         for op in self.objective.graph:
             user = unit_of[op.index] if op.type != RESULT else -1
             for producer, _ in op.inputs:
                 source = unit_of[producer]
                 if source != user and source >= 0 and user >= 0:
-                    found.add((min(source, user), max(source, user)))
-        return tuple(sorted(found))
+                    links.add((min(source, user), max(source, user)))
+        return tuple(sorted(links))
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
@@ -260,15 +260,15 @@ class Pairwise:
 
     def around(self, first: int, size: int) -> list[int]:
         """Return the ``size`` units that are nearest to one, itself included."""
-        found = [first]
-        for unit in found:  # grows as it goes: breadth first
-            found += [near for near in self.neighbours[unit] if near not in found]
-            if len(found) >= size:
+        units = [first]
+        for unit in units:  # grows as it goes: breadth first
+            units += [near for near in self.neighbours[unit] if near not in units]
+            if len(units) >= size:
                 break
-        return found[:size]
+        return units[:size]
 
 
-def _merged(terms: Iterable[Term]) -> tuple[Term, ...]:
+def _merge(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Add up the terms of the same units."""
     merged: dict[tuple[int, tuple[int, ...]], Term] = {}
     for term in terms:
@@ -359,17 +359,17 @@ class Problem:
         cost = self.pairwise.objective.evaluate(devices)
         return Costing(choice, devices, cost, cost.value_ns(self.objective))
 
-    def held_bytes(self, placed: Costing) -> np.ndarray:
+    def held_bytes(self, costing: Costing) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``."""
-        return self.pairwise.objective.memory_bytes(placed.devices, placed.cost)
+        return self.pairwise.objective.memory_bytes(costing.devices, costing.cost)
 
-    def excess_bytes(self, placed: Costing) -> dict[Pool, int]:
+    def excess_bytes(self, costing: Costing) -> dict[Pool, int]:
         """Return by how much a placement exceeds memory limits; empty if it keeps to them."""
-        return excess_bytes(self.held_bytes(placed), self.pools) if self.pools else {}
+        return excess_bytes(self.held_bytes(costing), self.pools) if self.pools else {}
 
-    def fullest_bytes(self, placed: Costing) -> int:
+    def fullest_bytes(self, costing: Costing) -> int:
         """Return the weights and states of the device that holds most."""
-        return int(self.held_bytes(placed)[:, :2].sum(axis=1).max())
+        return int(self.held_bytes(costing)[:, :2].sum(axis=1).max())
 
 
 def check_constraints(
@@ -384,10 +384,10 @@ def check_constraints(
     ``support`` names the ops that each device runs.
     """
     memory_pools(devices, limits)
-    for pattern, number, op in _pinned(graph, devices, pins or {}):
+    for pattern, number, op in _pins(graph, devices, pins or {}):
         if op not in support[devices[number]]:
             able = [device for device in devices if op in support[device]]
-            raise _unsupported(pattern, op, devices[number], able)
+            raise _support_error(pattern, op, devices[number], able)
 
 
 def only(ops: Iterable[str]) -> str:
@@ -406,7 +406,7 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
     names = objective.devices
     pinned: dict[int, tuple[int, str, str]] = {}  # unit → device, pattern, op
     mask = np.ones_like(pairwise.allowed)
-    for pattern, number, op in _pinned(objective.graph, names, pins):
+    for pattern, number, op in _pins(objective.graph, names, pins):
         unit = int(objective.unit_of[objective.graph.index_of[op]])
         before = pinned.setdefault(unit, (number, pattern, op))
         if before[0] != number:
@@ -419,20 +419,20 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
             )
         if not pairwise.allowed[unit, number]:
             able = [names[other] for other in np.flatnonzero(pairwise.allowed[unit])]
-            raise _unsupported(pattern, op, names[number], able)
+            raise _support_error(pattern, op, names[number], able)
         mask[unit] = False
         mask[unit, number] = True
     return pairwise.restricted(mask)
 
 
-def _unsupported(pattern: str, op: str, device: str, able: Iterable[str]) -> PlanError:
+def _support_error(pattern: str, op: str, device: str, able: Iterable[str]) -> PlanError:
     return PlanError(
         f"{shorten(pattern)} pins {shorten(op)} to {device}, which does not support it. "
         f"Supported by: {', '.join(able)}."
     )
 
 
-def _pinned(
+def _pins(
     graph: OpGraph, devices: tuple[str, ...], pins: Mapping[str, str]
 ) -> Iterator[tuple[str, int, str]]:
     """Yield each pattern, the number of its device and each placeable op that it matches."""
@@ -462,13 +462,13 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
     for pool, limit in pools.items():
         members = list(pool.devices)
         elsewhere = np.asarray(np.delete(pairwise.allowed, members, axis=1).any(axis=1))
-        bound = [~elsewhere[list(users)].all() for users in pairwise.held]
-        held = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
-        if held > limit:
+        bound = [~elsewhere[list(users)].all() for users in pairwise.memory]
+        least = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
+        if least > limit:
             ops = [op for unit in np.flatnonzero(~elsewhere) for op in pairwise.units[unit]]
             forced.append(
                 f"ops that have to be on {names_of(devices, pool)} ({names_at_hand(ops, 3)}) alone "
-                f"need at least {bytes_text(held)} of weights and states"
+                f"need at least {bytes_text(least)} of weights and states"
             )
     limited = {number for pool in pools for number in pool.devices}
     free = [device for number, device in enumerate(devices) if number not in limited]

@@ -36,7 +36,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph, grouped, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
-from hetero_lab.planning.planner import Baseline, check_budget, placed, plan_frame, plan_graph
+from hetero_lab.planning.planner import Baseline, check_budget, placing_text, plan_frame, plan_graph
 from hetero_lab.planning.problem import Pairwise
 from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from hetero_lab.placement.affinity import Affinity
 
 _MOST_MOVES = 1000  # simulated in all
-_MOVES_OF_A_UNIT = 30
-_MOST_KICKS = 100
-_STARTS = 2
-_MOST_CONTENTION = 16.0
+_MOVES_OF_A_UNIT = 30  # simulated for each unit: a small model ends before _MOST_MOVES
+_MOST_KICKS = 100  # moves or time usually end it before
+_STARTS = 2  # to climb from: the moves are shared by all
+_MOST_CONTENTION = 16.0  # the end of the search: slower than any devices side by side
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ class SchedulePlan(Framed):
         )
 
     def _answer(self) -> str:
-        where = placed(self.affinity, self.n_subgraphs)
-        how = ", side by side" * (self.n_subgraphs > 1)
+        where = placing_text(self.affinity, self.n_subgraphs)
+        how = ", side by side" if self.n_subgraphs > 1 else ""
         return f"{where}{how}: predicted latency {time_text(self.predicted_us)}."
 
     def _sentences(self) -> list[str]:
@@ -246,8 +246,8 @@ def _spans_ns(
             return spans
         step = min(running.values())
         clock += step if len(running) == 1 else round(step * contention)
-        running = {index: left - step for index, left in running.items()}
-        for index in sorted(index for index, left in running.items() if not left):
+        running = {index: rest - step for index, rest in running.items()}
+        for index in sorted(index for index, rest in running.items() if not rest):
             del running[index]
             spans[index] = spans[index][0], clock
             free.add(where[index])
@@ -284,8 +284,8 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
     latency = plan_graph(graph, costs, budget_s=budget_s / 2, keep=True)
     starts = [(baseline.label, baseline.affinity) for baseline in latency.baselines]
     starts.append(("latency plan", latency.affinity))
-    found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
-    ranked = sorted(found, key=lambda one: one[0].makespan_us)
+    candidates = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
+    ranked = sorted(candidates, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
     objective = costs.objective
     numbered = [(label, objective.device_numbers(start)) for _, label, start in ranked[:_STARTS]]
@@ -303,7 +303,7 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         best, method, affinity = alone[0], f"{alone[1]}, as no split is surely faster", alone[2]
     baselines = tuple(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
-        for one, label, where in found
+        for one, label, where in candidates
     )
     return SchedulePlan(
         affinity,
@@ -350,7 +350,7 @@ class _Climb:
         """Yield schedule and devices of a placement and of each better one that moves lead to."""
         if self.is_over:
             return
-        best = self._simulated(devices)
+        best = self._simulate(devices)
         is_better = True
         while is_better:
             yield best, devices
@@ -358,8 +358,8 @@ class _Climb:
             for units, device in self._moves(devices, best):
                 if self.is_over:
                     return
-                moved = self._moved(devices, units, device)
-                schedule = self._simulated(moved)
+                moved = self._after_move(devices, units, device)
+                schedule = self._simulate(moved)
                 if is_better := schedule.makespan_us < best.makespan_us:
                     best, devices = schedule, moved
                     break
@@ -373,13 +373,13 @@ class _Climb:
                 return
             size = rng.randint(2, max(3, n_units // 2))
             near = self.pairwise.around(rng.randrange(n_units), size)
-            kicked = self._moved(devices, near, rng.randrange(n_devices))
+            kicked = self._after_move(devices, near, rng.randrange(n_devices))
             for schedule, moved in self.run(kicked):
                 if schedule.makespan_us < best.makespan_us:
                     best, devices = schedule, moved
                     yield best, devices
 
-    def _moved(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
+    def _after_move(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
         """Return the devices of all nodes after units have moved, where that is allowed."""
         moved = devices.copy()
         for unit in units:
@@ -387,7 +387,7 @@ class _Climb:
                 moved[self.nodes[unit]] = device
         return moved
 
-    def _simulated(self, devices: np.ndarray) -> Schedule:
+    def _simulate(self, devices: np.ndarray) -> Schedule:
         self.left -= 1
         affinity = self.costs.objective.affinity(devices)
         return run_partition(self.costs, devices, predict_overlapping(self.costs.graph, affinity))
@@ -420,15 +420,15 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     part is a branch, which may fork in turn.
     """
     n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
-    own = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
+    bits = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
     near = [0] * n
-    for unit, up, down in zip(unit_of, *related(pairwise.objective.graph, own), strict=True):
+    for unit, up, down in zip(unit_of, *related(pairwise.objective.graph, bits), strict=True):
         if unit >= 0:
             near[unit] |= up | down
     linked: dict[int, list[int]] = {unit: [] for unit in range(n)}
     for unit, other in pairwise.links:
         linked[unit].append(other)
-    found: list[tuple[int, ...]] = []
+    branches: list[tuple[int, ...]] = []
     parts = [tuple(range(n))]
     for part in parts:  # grows as branches are found
         everything = sum(1 << unit for unit in part)
@@ -438,6 +438,6 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
                 if other in loose:
                     loose.merge(unit, other)
         inside = [tuple(sorted(subset)) for subset in loose.subsets()]
-        found += inside
+        branches += inside
         parts += [branch for branch in inside if 1 < len(branch) < len(part)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(branches))

@@ -132,20 +132,20 @@ class Simplified(Result):
         before = self.remedies[-1]
         if self.best is None:
             few = before.n_subgraphs <= FEW
-            kept = f"{self.keep:.0%} of the {self._whole}"
-            return "" if few else f"No change that keeps {kept} where it is makes them fewer."
+            share = f"{self.keep:.0%} of the {self._whole}"
+            return "" if few else f"No change that keeps {share} where it is makes them fewer."
         crossed = bytes_text(before.boundary_bytes)
-        said = (
-            f"Moving {self._told(self.best)} leaves {count_of(self.best.n_subgraphs, 'subgraph')}"
+        text = (
+            f"Moving {self._move(self.best)} leaves {count_of(self.best.n_subgraphs, 'subgraph')}"
         )
-        said += f" and {bytes_text(self.best.boundary_bytes)} instead of {crossed} across."
+        text += f" and {bytes_text(self.best.boundary_bytes)} instead of {crossed} across."
         *_, light = self.changes
         if light.work_moved < _MUCH_LESS * self.best.work_moved:
             across = bytes_text(light.boundary_bytes)
-            said += f" Moving only {self._told(light)} leaves as few subgraphs and {across} across."
-        return said
+            text += f" Moving only {self._move(light)} leaves as few subgraphs and {across} across."
+        return text
 
-    def _told(self, change: Remedy) -> str:
+    def _move(self, change: Remedy) -> str:
         share = f"{change.work_moved:.1%} of the {self._whole}"
         return f"{change.label} ({count_of(len(change.moved), 'op')}, {share}) to {change.device}"
 
@@ -256,19 +256,19 @@ def simplify_bound(
         affinity = affinity_elsewhere(bound, placement, costs)
         supported = {device: costs.supports(device) for device in costs.devices}
     if affinity is None:
-        placed = resolve(bound, placement)
-        affinity = placed.affinity
-        if placed.direct:
+        bound_placement = resolve(bound, placement)
+        affinity = bound_placement.affinity
+        if bound_placement.direct:
             device = affinity.devices[0]
             division = Division(bound.graph, affinity, {})
             whole = Remedy(division, "no change", division.start, 1, 0, 0.0)
             cause = Cause(f"1 subgraph: {device} runs the whole model, without HETERO.")
             return Simplified(affinity, cause, None, (whole,), keep)
         supported = {device: supported_ops(bound, device) for device in affinity.devices}
-    return simplified(bound.graph, affinity, supported, keep=keep, costs=costs)
+    return simplify_graph(bound.graph, affinity, supported, keep=keep, costs=costs)
 
 
-def simplified(
+def simplify_graph(
     graph: OpGraph,
     affinity: Affinity,
     supported: Mapping[str, Collection[str]],
@@ -281,7 +281,7 @@ def simplified(
     division = Division(graph, affinity, supported)
     search = _Changes(division, _work(graph, affinity, costs), 1.0 - keep)
     search.run()
-    now, *others = search.found.values()
+    now, *others = search.outcomes.values()
     fewer = [trial for trial in others if trial.n_subgraphs < now.n_subgraphs]
     allowed = [trial for trial in fewer if trial.work_moved <= search.most_moved]
     best = min(allowed, key=_worth, default=None)
@@ -305,10 +305,10 @@ def simplified_label(label: str) -> str:
     return f"{label} simplified"
 
 
-def simplified_placements(found: Simplified, label: str) -> dict[str, Affinity]:
+def simplified_placements(result: Simplified, label: str) -> dict[str, Affinity]:
     """Return what is worth measuring by label: the best change and the lightest one."""
     labels = simplified_label(label), f"{simplified_label(label)}, least moved"
-    return {name: change.affinity for name, change in zip(labels, found.changes, strict=False)}
+    return {name: change.affinity for name, change in zip(labels, result.changes, strict=False)}
 
 
 def _worth(trial: Remedy) -> tuple[int, int, float]:
@@ -337,11 +337,11 @@ def _work(graph: OpGraph, affinity: Affinity, costs: CostModel | None) -> np.nda
 
 
 class _Changes:
-    """Trials of changes; ``found`` has their outcomes by choice, the placement itself first."""
+    """Trials of changes; ``outcomes`` has theirs by choice, the placement itself first."""
 
     def __init__(self, division: Division, work: np.ndarray, most_moved: float):
         self.division, self.work, self.most_moved = division, work, most_moved
-        self.found: dict[bytes, Remedy] = {}
+        self.outcomes: dict[bytes, Remedy] = {}
         self.tensor_bytes = MemoryTable.of(division.graph).n_bytes
         n = len(division.graph)
         self.n_plain, self.n_cyclic, self.n_merges = (
@@ -355,15 +355,15 @@ class _Changes:
         if start is None or start.n_subgraphs <= FEW:
             return
         waiting: list[tuple[int, float, str, np.ndarray]] = []
-        seen: set[bytes] = set()
+        choices: set[bytes] = set()
         for device in dict.fromkeys(division.start[division.placeable].tolist()):
             for label, nodes in itertools.islice(self._sets(device), self.n_plain):
-                chosen = np.array([*nodes], dtype=np.int64)
-                choice = division.moved(chosen[division.able[device][chosen]], device)
-                keeps = (moved := self._moved(choice)) <= self.most_moved
-                if choice.tobytes() in seen or not (keeps or label):
+                indices = np.array([*nodes], dtype=np.int64)
+                choice = division.moved(indices[division.able[device][indices]], device)
+                keeps = (moved := self._moved_share(choice)) <= self.most_moved
+                if choice.tobytes() in choices or not (keeps or label):
                     continue
-                seen.add(choice.tobytes())
+                choices.add(choice.tobytes())
                 n_parts, is_cyclic = division.components(choice)
                 if not is_cyclic:
                     self._split(label, choice)
@@ -373,13 +373,13 @@ class _Changes:
         for n_parts, _, label, choice in sorted(waiting, key=lambda one: one[:2]):
             self._attempt(label, choice, n_parts)
         self.n_cyclic = n_cyclic
-        self._merge(min(self.found.values(), key=self._key))
+        self._merge(min(self.outcomes.values(), key=self._key))
         self._merge(start)
 
     def _key(self, trial: Remedy) -> tuple[bool, int, int, float]:
         return trial.work_moved > self.most_moved, *_worth(trial)
 
-    def _moved(self, choice: np.ndarray) -> float:
+    def _moved_share(self, choice: np.ndarray) -> float:
         return float(self.work[choice != self.division.start].sum())
 
     def _attempt(self, label: str, choice: np.ndarray, n_parts: int) -> Remedy | None:
@@ -387,11 +387,11 @@ class _Changes:
 
         None if it cannot be better, as a part becomes at least one subgraph, or time is over.
         """
-        moved = self._moved(choice)
-        known = self.found.values()
-        if any(t.n_subgraphs <= n_parts and t.work_moved <= moved for t in known):
+        moved = self._moved_share(choice)
+        earlier = self.outcomes.values()
+        if any(t.n_subgraphs <= n_parts and t.work_moved <= moved for t in earlier):
             return None
-        if choice.tobytes() not in self.found:
+        if choice.tobytes() not in self.outcomes:
             if self.n_cyclic <= 0:
                 return None
             self.n_cyclic -= 1
@@ -400,16 +400,16 @@ class _Changes:
     def _split(self, label: str, choice: np.ndarray) -> Remedy | None:
         """Return the outcome of a choice; None if HETERO would cut through a state."""
         key, division = choice.tobytes(), self.division
-        if key not in self.found:
+        if key not in self.outcomes:
             ids, crossing, compiled = division.subgraphs(choice)
             torn = any(np.ptp(ids[[*path]]) for path in division.graph.stateful_paths)
-            if torn and self.found:  # the placement itself is kept, whatever it is
+            if torn and self.outcomes:  # the placement itself is kept, whatever it is
                 return None
             crossed = np.unique(division.topology.tensor[crossing])
             n_bytes = int(self.tensor_bytes[crossed].sum())
-            moved = self._moved(choice)
-            self.found[key] = Remedy(division, label, choice, len(compiled), n_bytes, moved)
-        return self.found[key]
+            moved = self._moved_share(choice)
+            self.outcomes[key] = Remedy(division, label, choice, len(compiled), n_bytes, moved)
+        return self.outcomes[key]
 
     def _sets(self, device: int) -> Iterator[tuple[str, Collection[int]]]:
         """Yield sets of ops that may go to a device, the likeliest first."""
@@ -507,13 +507,13 @@ class _Changes:
 
     def _merge(self, trial: Remedy) -> None:
         """Move single subgraphs to the device of a neighbour while that leaves fewer."""
-        division, left, before = self.division, self.n_merges, None
+        division, n_left, before = self.division, self.n_merges, None
         while trial is not before:
             before = trial
             for nodes, device in self._neighbours(trial):
-                if left == 0:
+                if n_left == 0:
                     return
-                left -= 1
+                n_left -= 1
                 choice = np.where(division.moved(nodes, -1) < 0, device, trial.choice)
                 n_parts, is_cyclic = division.components(choice)
                 after = self._attempt("", choice, n_parts) if is_cyclic else self._split("", choice)

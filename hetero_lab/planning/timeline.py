@@ -39,17 +39,17 @@ def critical_path(
     subgraphs that it waited for and the previous span on its device. If that is a span of another
     request, the chain begins here, since the request only waited until then.
     """
-    own = {span.subgraph: span for span in spans if span.request == request}
+    span_of = {span.subgraph: span for span in spans if span.request == request}
     last_on: dict[str, Span] = {}
     before_on_device: dict[Span, Span] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         if span.device in last_on:
             before_on_device[span] = last_on[span.device]
         last_on[span.device] = span
-    at = max(own.values(), key=lambda span: (span.end_s, span.start_s))
+    at = max(span_of.values(), key=lambda span: (span.end_s, span.start_s))
     chain = [at]
     while True:
-        before = [own[index] for index in sources[at.subgraph] if index in own]
+        before = [span_of[index] for index in sources[at.subgraph] if index in span_of]
         before += [before_on_device[at]] if at in before_on_device else []
         if not before:
             break

@@ -36,9 +36,9 @@ from hetero_lab.placement.partition import (
     Partition,
     Subgraph,
     Wiring,
+    observed_partition,
     partition_of,
     predict,
-    reordered,
     torn_path,
 )
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
@@ -462,7 +462,7 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
         return predicted, None
     order = match_header(header, predicted)
     if order is not None:
-        return reordered(predicted, order), True
+        return observed_partition(predicted, order), True
     warn(
         "The runtime compiled another partition than predicted: "
         f"{header.n_subgraphs} subgraphs where {predicted.n_subgraphs} were expected. "

@@ -111,13 +111,13 @@ def sample_names() -> tuple[str, ...]:
 
 def sample(name: str) -> Sample:
     """Return the manifest's entry of a sample model; ArgumentError if there is none."""
-    known = _manifest(datasets_dir())
-    if name not in known:
+    samples = _manifest(datasets_dir())
+    if name not in samples:
         raise ArgumentError(
-            f"{shorten(str(name))} is not a sample model.{did_you_mean(str(name), known)} "
-            f"Samples: {names_at_hand(known, len(known))}."
+            f"{shorten(str(name))} is not a sample model.{did_you_mean(str(name), samples)} "
+            f"Samples: {names_at_hand(samples, len(samples))}."
         )
-    return known[name]
+    return samples[name]
 
 
 def sample_path(name: str) -> Path:
@@ -126,27 +126,27 @@ def sample_path(name: str) -> Path:
     Raises ArgumentError for an unknown sample, and SampleError, which says how to fetch it by hand,
     if it cannot be fetched.
     """
-    chosen = sample(name)
-    path = _model_path(chosen)
-    if chosen.wheel is None or chosen.member is None:
+    entry = sample(name)
+    path = _model_path(entry)
+    if entry.wheel is None or entry.member is None:
         if not path.is_file():
             raise SampleError(f"The bundled model {path} is missing. Reinstall hetero_lab.")
         return path
-    if chosen.made_by is None:
-        return fetch(chosen.wheel, chosen.member)
-    if chosen.made_by == _GGUF:
+    if entry.made_by is None:
+        return fetch(entry.wheel, entry.member)
+    if entry.made_by == _GGUF:
         if not path.is_file():
             made_models.check_genai(name)
-            source = fetch(chosen.wheel, chosen.member)
+            source = fetch(entry.wheel, entry.member)
             keep_directory(path.parent, functools.partial(made_models.convert_gguf, source))
         return path
-    if file_digest(path) != chosen.made_sha256:
-        source = fetch(chosen.wheel, chosen.member)
-        content = _MAKERS[chosen.made_by](source.read_bytes())
-        if hashlib.sha256(content).hexdigest() != chosen.made_sha256:
+    if file_digest(path) != entry.made_sha256:
+        source = fetch(entry.wheel, entry.member)
+        content = _MAKERS[entry.made_by](source.read_bytes())
+        if hashlib.sha256(content).hexdigest() != entry.made_sha256:
             raise SampleError(
                 f"The model {name!r} that was made is not the expected one: its SHA-256 is not "
-                f"{chosen.made_sha256}. Nothing was kept."
+                f"{entry.made_sha256}. Nothing was kept."
             )
         keep(path, content)
     return path
@@ -158,17 +158,17 @@ def sample_labels(name: str) -> tuple[str, ...] | None:
     Fetches the names, or the sample if its files hold them. Those of ``ppocr_rec`` are its
     characters; its file lacks the CTC blank before them and the space after them.
     """
-    chosen = sample(name)
-    if not isinstance(chosen.labels, dict):
-        return chosen.labels
-    wheel = chosen.labels_wheel or chosen.wheel
+    entry = sample(name)
+    if not isinstance(entry.labels, dict):
+        return entry.labels
+    wheel = entry.labels_wheel or entry.wheel
     assert wheel is not None
-    file = next(m for m in wheel.members if m.file_name == chosen.labels["file"])
+    file = next(m for m in wheel.members if m.file_name == entry.labels["file"])
     content = fetch(wheel, file).read_bytes()
-    if "metadata" in chosen.labels:
-        return tuple(onnx_wire.metadata(content)[chosen.labels["metadata"]].split("\n"))
-    if "key" in chosen.labels:
-        return tuple(json.loads(content)[chosen.labels["key"]])
+    if "metadata" in entry.labels:
+        return tuple(onnx_wire.metadata(content)[entry.labels["metadata"]].split("\n"))
+    if "key" in entry.labels:
+        return tuple(json.loads(content)[entry.labels["key"]])
     lines = content.decode().splitlines()
     return tuple(line.partition(" ")[2] for line in lines)  # after the synset's number
 
@@ -190,13 +190,13 @@ def _manifest(directory: Path) -> dict[str, Sample]:
     return {s.name: s for s in msgspec.convert(listed["samples"], list[Sample])}
 
 
-def _model_path(chosen: Sample) -> Path:
+def _model_path(entry: Sample) -> Path:
     """Return where the model file is or will be."""
-    if chosen.wheel is None or chosen.member is None:
-        return datasets_dir() / str(chosen.bundled)
-    if chosen.made_by == _GGUF:
-        return cache_dir() / chosen.name / chosen.member.sha256[:12] / made_models.GGUF_MODEL
-    if chosen.made_by:
+    if entry.wheel is None or entry.member is None:
+        return datasets_dir() / str(entry.bundled)
+    if entry.made_by == _GGUF:
+        return cache_dir() / entry.name / entry.member.sha256[:12] / made_models.GGUF_MODEL
+    if entry.made_by:
         # A later version may make it in another way: a file of its own for each.
-        return cache_dir() / chosen.name / f"{chosen.made_sha256[:12]}.onnx"
-    return cached_path(chosen.wheel, chosen.member)
+        return cache_dir() / entry.name / f"{entry.made_sha256[:12]}.onnx"
+    return cached_path(entry.wheel, entry.member)

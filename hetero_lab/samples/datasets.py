@@ -31,17 +31,16 @@ Outputs: TypeAlias = Mapping[str, np.ndarray]
 Example: TypeAlias = tuple[Inputs, Any]
 Correct: TypeAlias = Callable[[Outputs, Any], bool]
 
-N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
-N_FILES = 600
-N_FACES = 100
-PICTURE, PATCH = 128, 48
+N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200  # each is drawn when it is read
+N_FILES = 600  # before those of types that the network does not know are left out
+N_FACES = 100  # the first of scikit-image's patches; the others show no face
+PICTURE, PATCH = 128, 48  # pixels: the side of the network's input, and of the face in it
 # MediaPipe's graphs for this network accept faces from this score on.
 LEAST_SCORE = 0.75
 
 # As magika 1.0.3 has it in models/standard_v3_3/config.min.json.
 N_BEGIN = N_END = 1024
-BLOCK = 4096
-PADDING = 256
+BLOCK, PADDING = 4096, 256  # bytes read at either end; the value where a file has no more
 N_LEAST = 8  # magika recognises shorter files without the network
 
 # Extensions that nearly always mean one type, and magika's name of that type: often the same.
@@ -287,14 +286,14 @@ def find_files(n: int) -> list[tuple[Path, str]]:
             order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
             by_type.setdefault(kind, []).append((order, path))
     queues = [[(path, kind) for _, path in sorted(by_type[kind])] for kind in sorted(by_type)]
-    chosen: dict[bytes, tuple[Path, str]] = {}
+    files: dict[bytes, tuple[Path, str]] = {}
     for path, kind in filter(None, chain.from_iterable(zip_longest(*queues))):
-        if len(chosen) == n:
+        if len(files) == n:
             break
         content = _looked_at(path)
         if content is not None:
-            chosen.setdefault(content, (path, kind))
-    return [*chosen.values()]
+            files.setdefault(content, (path, kind))
+    return [*files.values()]
 
 
 def roots() -> tuple[Path, ...]:
@@ -306,13 +305,13 @@ def roots() -> tuple[Path, ...]:
 @functools.lru_cache(maxsize=1)
 def _installed_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
     """Return the files below some directories and their paths relative to them."""
-    found = []
+    files = []
     for root in roots:
         for parent, directories, names in os.walk(root):
             directories[:] = [d for d in directories if d.lower() not in LEFT_OUT_DIRECTORIES]
             relative = os.path.relpath(parent, root)
-            found += [(Path(parent, name), f"{relative}/{name}") for name in names]
-    return found
+            files += [(Path(parent, name), f"{relative}/{name}") for name in names]
+    return files
 
 
 def _looked_at(path: Path) -> bytes | None:
@@ -396,7 +395,7 @@ def _classes(name: str, calibration: Examples, evaluation: Examples, output: str
 
 
 def _class_correct(outputs: Outputs, label: int, output: str) -> bool:
-    scores = _chosen(outputs, output)
+    scores = _choice(outputs, output)
     fits = isinstance(label, int | np.integer) and 0 <= label < scores.size
     _check_label(fits, label, f"a class of the output {output!r}, 0 to {scores.size - 1}")
     return int(np.argmax(scores)) == label
@@ -404,13 +403,13 @@ def _class_correct(outputs: Outputs, label: int, output: str) -> bool:
 
 def _face_correct(outputs: Outputs, label: bool, output: str) -> bool:
     _check_label(isinstance(label, bool | np.bool_), label, "True (a face) or False")
-    return is_face(_chosen(outputs, output)) == label
+    return is_face(_choice(outputs, output)) == label
 
 
 def _text_correct(outputs: Outputs, label: str, output: str, characters: tuple[str, ...]) -> bool:
     _check_label(isinstance(label, str), label, "the text of a line")
     # Drawn lines neither begin nor end with a space; one that is read there is the margin.
-    return drawn_text.read_ctc(_chosen(outputs, output), characters).strip() == label
+    return drawn_text.read_ctc(_choice(outputs, output), characters).strip() == label
 
 
 def _check_label(fits: bool, label: Any, what: str) -> None:
@@ -418,7 +417,7 @@ def _check_label(fits: bool, label: Any, what: str) -> None:
         raise ArgumentError(f"The label {shorten(str(label), 60)} does not fit: it must be {what}.")
 
 
-def _chosen(outputs: Outputs, output: str) -> np.ndarray:
+def _choice(outputs: Outputs, output: str) -> np.ndarray:
     if output not in outputs:
         raise ArgumentError(
             f"The data set evaluates the output {output!r}, which is missing. "

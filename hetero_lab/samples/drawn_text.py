@@ -13,7 +13,7 @@ import string
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from hetero_lab.samples.pictures import OF_SAMPLES, prepared
+from hetero_lab.samples.pictures import OF_SAMPLES, pixels_of
 
 _WORDS = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had
@@ -24,8 +24,8 @@ must well back through years where much your way down should because long each j
 those too mr how little good world make very year
 """
 WORDS = tuple(_WORDS.split())
-PAGE_SIZE = (448, 600)
-PAGE_ANGLES = (0, 90, 180, 270)
+PAGE_SIZE = (448, 600)  # pixels, upright: 3 to 4, about as a sheet of paper
+PAGE_ANGLES = (0, 90, 180, 270)  # degrees, in the order of the classes
 
 
 def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
@@ -37,7 +37,7 @@ def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
     rng = random.Random(seed)
     label = rng.randrange(len(PAGE_ANGLES))
     page = draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
-    return {"x": prepared(page, (1, 3, 224, 224), OF_SAMPLES["page_orientation"])}, label
+    return {"x": pixels_of(page, (1, 3, 224, 224), OF_SAMPLES["page_orientation"])}, label
 
 
 def direction_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
@@ -63,8 +63,8 @@ def read_ctc(scores: np.ndarray, characters: tuple[str, ...]) -> str:
     space.
     """
     best = scores[0].argmax(axis=1)
-    kept = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]
-    return "".join(characters[i - 1] if i <= len(characters) else " " for i in kept)
+    labels = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]
+    return "".join(characters[i - 1] if i <= len(characters) else " " for i in labels)
 
 
 def _text(rng: random.Random) -> str:
@@ -122,4 +122,4 @@ def _draw_line(
 
 def _line_pixels(line: Image.Image, width: int) -> np.ndarray:
     """Return a line as PP-OCR expects it: 48 pixels high, from -1 to 1, zeros on the right."""
-    return prepared(line, (1, 3, 48, width), OF_SAMPLES["ppocr_cls"])
+    return pixels_of(line, (1, 3, 48, width), OF_SAMPLES["ppocr_cls"])

@@ -23,24 +23,25 @@ import numpy as np
 from hetero_lab.errors import SampleError, shorten
 from hetero_lab.samples import onnx_wire
 
-SEED = 2014
-GAIN = 1.2
-BIAS_LIMIT = 0.05
+SEED = 2014  # GoogLeNet's year; another one makes another file than the manifest's SHA-256
+GAIN = 1.2  # times He's deviation: activations keep their size through all layers
+BIAS_LIMIT = 0.05  # biases lie between minus this and this: small beside activations
 _GOOGLENET_INPUT = "data_0"
+# Field numbers in the protobuf format of ONNX: of a model, then of a graph.
 _MODEL_IR_VERSION, _MODEL_GRAPH = 1, 7
-_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12
+_NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12  # of a graph
 
 INPUT, OUTPUT, SIZE, N_CLASSES = "image", "logits", 224, 1000
 STRIDED_BLOCKS = {1, 3, 5, 11}
-N_BLOCKS = 16
-NORM_EPSILON = 1e-3
-OPSET = 9
+N_BLOCKS = 16  # of EfficientNet-B0
+NORM_EPSILON = 1e-3  # as in TensorFlow's EfficientNet, which the weights come from
+OPSET = 9  # of ONNX: has all ops that the network needs
 Shape: TypeAlias = tuple[int, ...]
 
 GGUF_MODEL = "openvino_model.xml"
 _CONTEXT = b"llama.context_length"
 _UINT32 = 4  # the type of a value in GGUF
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 20  # of a GGUF file: its metadata begins here, before the weights
 
 
 # -- GoogLeNet ----------------------------------------------------------------------------------
@@ -58,13 +59,13 @@ def googlenet(light_model: bytes) -> bytes:
     parts = list(onnx_wire.fields(light_model))
     graph = next(v for n, v in parts if n == _MODEL_GRAPH and isinstance(v, bytes))
     nodes = onnx_wire.messages(graph, _NODE)
-    made = {_output(n): _inputs(n)[0] for n in nodes if _op_type(n) == "ConstantOfShape"}
-    kept = [n for n in nodes if _op_type(n) != "ConstantOfShape"]
+    shape_of = {_output(n): _inputs(n)[0] for n in nodes if _op_type(n) == "ConstantOfShape"}
+    others = [n for n in nodes if _op_type(n) != "ConstantOfShape"]
 
     bits = np.random.PCG64(SEED)
     tensors = onnx_wire.messages(graph, _INITIALIZER)
     initializers = {onnx_wire.strings(t, 8)[0]: t for t in tensors}
-    values = {name: onnx_wire.messages(initializers.pop(s), 9)[0] for name, s in made.items()}
+    values = {name: onnx_wire.messages(initializers.pop(s), 9)[0] for name, s in shape_of.items()}
     shapes = {name: np.frombuffer(raw, "<i8").tolist() for name, raw in values.items()}
     for name in [name for name in initializers if name.endswith("_b_0")]:
         fields = onnx_wire.fields(initializers.pop(name))
@@ -74,7 +75,7 @@ def googlenet(light_model: bytes) -> bytes:
 
     inputs = onnx_wire.messages(graph, _INPUT)
     new_graph = onnx_wire.encode(
-        *[(_NODE, n) for n in _with_names(kept)],
+        *[(_NODE, n) for n in _with_names(others)],
         *[(_GRAPH_NAME, name) for name in onnx_wire.strings(graph, _GRAPH_NAME)],
         *[(_INITIALIZER, t) for t in tensors],
         *[(_INPUT, v) for v in inputs if onnx_wire.strings(v, 1) == [_GOOGLENET_INPUT]],
@@ -211,15 +212,15 @@ class _TensorUnpickler(pickle.Unpickler):
         self.dtypes: dict[str, str] = {}  # of each storage
 
     def find_class(self, module: str, name: str) -> object:
-        known = {
+        classes = {
             ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _described,
+            ("torch._utils", "_rebuild_tensor_v2"): _description,
             ("torch", "FloatStorage"): "<f4",
             ("torch", "LongStorage"): "<i8",
         }
-        if (module, name) not in known:
+        if (module, name) not in classes:
             raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of weights")
-        return known[module, name]
+        return classes[module, name]
 
     def persistent_load(self, pid: tuple[str, str, str, str, int, object]) -> str:
         _, dtype, key, *_ = pid
@@ -227,7 +228,7 @@ class _TensorUnpickler(pickle.Unpickler):
         return key
 
 
-def _described(key: str, offset: int, shape: Shape, strides: Shape, *_: object) -> tuple:
+def _description(key: str, offset: int, shape: Shape, strides: Shape, *_: object) -> tuple:
     return key, offset, shape, strides
 
 
@@ -269,7 +270,7 @@ class _Graph:
         self, x: str, name: str, conv: str, norm: str, stride: int = 1, relu: bool = True
     ) -> str:
         """Add a convolution with the batch normalisation after it folded in, and ReLU6."""
-        weights, bias = self._folded(conv, norm)
+        weights, bias = self._fold(conv, norm)
         n_out, n_in_group, kernel, _ = weights.shape
         # TensorFlow's "same" padding puts the odd pixel at the end.
         out_size = -(-self.size // stride)
@@ -289,7 +290,7 @@ class _Graph:
         limits: _Attributes = {"min": 0.0, "max": 6.0}
         return self.add("Clip", f"{name}/relu6", [x], limits)
 
-    def _folded(self, conv: str, norm: str) -> tuple[np.ndarray, np.ndarray]:
+    def _fold(self, conv: str, norm: str) -> tuple[np.ndarray, np.ndarray]:
         # In f64, so that folding itself adds no rounding error.
         gain, bias, mean, variance = (
             self.weights[f"{norm}.{part}"].astype(np.float64)
@@ -331,12 +332,12 @@ def convert_gguf(source: Path, directory: Path) -> None:
     copy = directory / "model.gguf"  # GenAI writes beside the file that it reads
     shutil.copyfile(source, copy)
     command = [sys.executable or "python", "-m", "hetero_lab.samples.made_models", str(copy)]
-    done = subprocess.run(
+    run = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     copy.unlink()
-    if done.returncode or not (directory / GGUF_MODEL).is_file():
-        lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    if run.returncode or not (directory / GGUF_MODEL).is_file():
+        lines = run.stdout.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise SampleError(
             f"OpenVINO GenAI could not convert {source.name}: {shorten(lines[-1], 300)}. "
             "Do openvino, openvino-genai and openvino-tokenizers have the same version?"
@@ -350,8 +351,8 @@ def convert_gguf(source: Path, directory: Path) -> None:
 def context_length(source: Path) -> int | None:
     """Return the number of positions that a model was trained for, as its GGUF file states it."""
     with source.open("rb") as file:
-        _, found, after = file.read(_HEAD_BYTES).partition(_CONTEXT)
-    if not found or len(after) < 8:
+        _, key, after = file.read(_HEAD_BYTES).partition(_CONTEXT)
+    if not key or len(after) < 8:
         return None
     kind, value = struct.unpack("<II", after[:8])
     return value if kind == _UINT32 else None

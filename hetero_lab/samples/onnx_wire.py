@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-FLOAT, INT64 = 1, 7
-_IR_VERSION = 8
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+FLOAT, INT64 = 1, 7  # ONNX's numbers of element types
+_IR_VERSION = 8  # of the ONNX format
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 _SIZES = {_FIXED64: 8, _FIXED32: 4}  # of values without a length of their own
 _ELEMENT_TYPES = {"<f4": FLOAT, "<i8": INT64}
 

@@ -86,16 +86,16 @@ def read_picture(
     The input has batch 1, and 1 or 3 channels first or last. Raises InputError if the file is
     missing, is not a picture, is broken or is too large.
     """
-    return prepared(_opened(path), shape, how, element_type)
+    return pixels_of(_open(path), shape, how, element_type)
 
 
-def prepared(
+def pixels_of(
     image: Image.Image, shape: Sequence[int], how: Preprocessing, element_type: str = "f32"
 ) -> np.ndarray:
     """Return a decoded picture as values of an input's shape and element type."""
     height, width, n_channels, is_last = sides(shape)
     image = image.convert("L" if n_channels == 1 else "RGB")
-    fitted = _fitted(image, width, height, how.fit)
+    fitted = _fit(image, width, height, how.fit)
     pixels = np.asarray(fitted, np.float32).reshape(height, fitted.width, n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
@@ -107,7 +107,7 @@ def prepared(
     return np.ascontiguousarray(whole if is_last else whole.transpose(2, 0, 1))[None]
 
 
-def _fitted(image: Image.Image, width: int, height: int, fit: str) -> Image.Image:
+def _fit(image: Image.Image, width: int, height: int, fit: str) -> Image.Image:
     whole, box = width, None
     if fit == "line":  # one that is wider than the input is squeezed, as PP-OCR does it
         whole = min(width, max(1, math.ceil(height * image.width / image.height)))
@@ -121,11 +121,11 @@ def _fitted(image: Image.Image, width: int, height: int, fit: str) -> Image.Imag
     return image.resize((whole, height), _FILTERS[fit], box)
 
 
-def _middle(whole: int, kept: int, scale: float) -> tuple[float, float]:
-    """Return where the middle of a side begins and ends that is ``kept`` long after scaling."""
+def _middle(whole: int, side: int, scale: float) -> tuple[float, float]:
+    """Return where the middle of a side begins and ends that is ``side`` long after scaling."""
     resized = round(whole * scale)
-    begin = (resized - kept) // 2
-    return begin * whole / resized, (begin + kept) * whole / resized
+    begin = (resized - side) // 2
+    return begin * whole / resized, (begin + side) * whole / resized
 
 
 _FILTERS = {
@@ -136,7 +136,7 @@ _FILTERS = {
 }
 
 
-def _opened(path: str | os.PathLike[str]) -> Image.Image:
+def _open(path: str | os.PathLike[str]) -> Image.Image:
     """Return a decoded picture, upright, of 8 bits a channel."""
     name = shorten(os.fspath(path))
     if not os.path.isfile(path):

@@ -19,7 +19,7 @@ from hetero_lab.intervals import Estimate
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement, first_known
+from hetero_lab.placement.placement import Placement, greedy_by_costs
 from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Result
 from hetero_lab.results.profile_report import counted_beyond
@@ -210,7 +210,7 @@ def _from_costs(costs: CostModel, placement: Affinity | Placement | None) -> Hot
     """List the units of a cost model."""
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if affinity is None:
-        affinity = first_known(costs.graph, costs.devices, costs)
+        affinity = greedy_by_costs(costs.graph, costs.devices, costs)
     shares = costs.explain(affinity).of(OPS)
     rows = tuple(Hotspot(s.ops[0], s.ops, s.device, s.us) for s in shares)
     return Hotspots(rows, costs.graph, affinity, costs.notes, False, costs.emulated)

@@ -28,7 +28,7 @@ from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.planning.problem import check_constraints
-from hetero_lab.planning.simplify import simplified, simplified_placements
+from hetero_lab.planning.simplify import simplified_placements, simplify_graph
 from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, FASTER, between, decide, fastest_first
@@ -435,7 +435,7 @@ class _Optimization:
         if self.calibration.layers is not None:
             return {}
         greedy = next(b.affinity for b in self.plan.baselines if b.label == GREEDY)
-        changes = simplified(self.costs.graph, greedy, self.calibration.support)
+        changes = simplify_graph(self.costs.graph, greedy, self.calibration.support)
         affinities = simplified_placements(changes, GREEDY).items()
         return {n: a for n, a in affinities if len(a.devices) > 1 and self._keeps_limits(a)}
 

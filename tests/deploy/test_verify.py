@@ -59,7 +59,7 @@ from hetero_lab.errors import (
 from hetero_lab.fetch import cache_dir
 from hetero_lab.intervals import Noise, ratio_of_runs
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placement import named, resolve
+from hetero_lab.placement.placement import resolve, with_label
 from hetero_lab.runtime.stored_placement import read_stored
 from hetero_lab.tables import read_csv
 
@@ -380,7 +380,7 @@ def test_the_reference_is_another_device_or_one_core(deployed):
     assert reference_for(split, accelerated) == ("VERACC", {})
     assert reference_for(alone, None)[1]["INFERENCE_NUM_THREADS"] == 1
     assert reference_for(alone, alone) == reference_for(alone, None)
-    for wholly in (replace(alone, direct=False), named(alone.affinity, "file.json")):
+    for wholly in (replace(alone, direct=False), with_label(alone.affinity, "file.json")):
         assert reference_for(wholly, None) == reference_for(alone, None)
     # With other properties it is not the baseline that the user knows.
     assert reference_for(alone.with_properties({"CPU": F32}), alone) == ("CPU", {})

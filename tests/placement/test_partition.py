@@ -38,8 +38,8 @@ from hetero_lab.placement.partition import (
     check_partition,
     devices_of,
     displacements,
+    observed_partition,
     predict,
-    reordered,
     torn_path,
 )
 from tests.proof.properties import core
@@ -373,7 +373,7 @@ def test_a_partition_in_the_order_in_which_it_ran_lists_its_targets_in_that_orde
     (shared,) = (b for b in predicted.boundaries if len(b.targets) == 2)
     last = len(predicted.subgraphs) - 1
     order = [0, *range(last - 1, 0, -1), last]
-    observed = reordered(predicted, order)
+    observed = observed_partition(predicted, order)
     assert [(s.index, s.ops) for s in observed.subgraphs] == [
         (new, predicted.subgraphs[old].ops) for new, old in enumerate(order)
     ]

@@ -28,7 +28,7 @@ from hetero_lab.model.opgraph import work_of
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, first_able
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.simplify import simplified
+from hetero_lab.planning.simplify import simplify_graph
 
 
 def lacking(graph, *types, devices=("ACC", "CPU")):
@@ -121,7 +121,7 @@ def test_never_worse_than_a_fix_by_hand(name):
         culprits = [op.index for op in graph if before[op.name] == "CPU" and op.type == type_]
         if not culprits:
             continue
-        found = simplified(graph, before, support)
+        found = simplify_graph(graph, before, support)
         ours = predict(graph, found.affinity).n_subgraphs
         assert kept(graph, before, found.affinity) >= 0.5
         after, above = (graph.reach(culprits, forward=forward) for forward in (True, False))
@@ -151,7 +151,7 @@ def test_a_cut_into_three_is_found_where_there_is_one():
             for fixed in [before, *stretches]
             if kept(graph, before, fixed) >= 0.5
         )
-        ours = predict(graph, simplified(graph, before, support).affinity).n_subgraphs
+        ours = predict(graph, simplify_graph(graph, before, support).affinity).n_subgraphs
         assert ours <= max(3, fewest), seed
         n_cases += fewest <= 3
     assert n_cases >= 3
@@ -168,7 +168,7 @@ def test_every_cause_is_true():
         if seed % 3 == 0:
             able = {op.name for op in graph if op.type != types[0]}
             support = {"ACC": support["ACC"], "NPX": able, "CPU": support["CPU"]}
-        cause = simplified(graph, first_able(graph, support), support).cause
+        cause = simplify_graph(graph, first_able(graph, support), support).cause
         if cause.ops:
             support[cause.device] = support[cause.device] | set(cause.ops)
             after = predict(graph, first_able(graph, support))
@@ -180,7 +180,7 @@ def test_every_cause_is_true():
 def test_a_choice_is_a_cause_too():
     graph = prepare(diamond()).graph
     affinity = Affinity.from_graph(graph, {**Affinity.on_one(graph, "A"), "right": "B"})
-    found = simplified(graph, affinity, {d: {op.name for op in graph} for d in "AB"})
+    found = simplify_graph(graph, affinity, {d: {op.name for op in graph} for d in "AB"})
     assert found.cause.text == (
         "3 subgraphs: 1 op that A can run is elsewhere ('right'), and HETERO cuts 3 "
         "connected ops of A into 2, because of a cycle. On A, there would be 1 subgraph."
@@ -191,7 +191,7 @@ def test_a_choice_is_a_cause_too():
 def test_parts_that_nothing_connects():
     graph = prepare(two_parts()).graph
     support = {"A": {op.name for op in graph}}
-    found = simplified(graph, Affinity.on_one(graph, "A"), support)
+    found = simplify_graph(graph, Affinity.on_one(graph, "A"), support)
     assert found.verdict == "2 subgraphs: the model consists of 2 parts that no tensor connects."
     # Parts without ops are parts.
     hl.emulate("ACC", unsupported={"Softmax"})
@@ -202,12 +202,12 @@ def test_where_nothing_helps_it_says_so_and_shows_the_front():
     graph = prepare(chain(*"abcdefgh")).graph  # Relu, Sigmoid, Tanh, Abs twice
     support = lacking(graph, "Sigmoid", "Abs")
     before = first_able(graph, support)
-    found = simplified(graph, before, support, keep=1.0)
+    found = simplify_graph(graph, before, support, keep=1.0)
     assert found.best is None
     assert found.affinity == before
     assert "No change that keeps 100% of the work where it is makes them fewer." in found.verdict
     assert found.summary["n_subgraphs"].min() < predict(graph, before).n_subgraphs
-    everything = simplified(graph, before, support, keep=0.0)
+    everything = simplify_graph(graph, before, support, keep=0.0)
     assert predict(graph, everything.affinity).n_subgraphs == 1
 
 
@@ -217,7 +217,7 @@ def test_a_state_moves_whole_or_not_at_all():
     for types in (("Add",), ("ReadValue",), ("Assign",), ("Multiply",)):
         support = lacking(graph, *types)
         before = first_able(graph, support)
-        found = simplified(graph, before, support, keep=0.0)
+        found = simplify_graph(graph, before, support, keep=0.0)
         for affinity in (found.affinity, *(r.affinity for r in found.remedies)):
             assert len({affinity[op] for op in path}) == 1
             assert all(op in support[affinity[op]] for op in path)
@@ -250,7 +250,7 @@ def test_no_change_cuts_through_a_state():
         graph = random_graph(random.Random(seed), 24, state=True)
         types = sorted({graph.ops[i].type for i in graph.placeable} - {"ReadValue", "Assign"})
         support = lacking(graph, types[seed % len(types)])
-        found = simplified(graph, first_able(graph, support), support, keep=0.0)
+        found = simplify_graph(graph, first_able(graph, support), support, keep=0.0)
         for change in found.remedies[:-1]:
             subgraph_of = predict(graph, change.affinity).subgraph_of
             for path in graph.stateful_paths:
@@ -267,11 +267,11 @@ def test_with_costs_the_work_that_moves_is_a_share_of_the_time():
     before = first_able(graph, support)
     times = dict(zip("abcdefgh", [8.0, 4.0, 0.0, 2.0, 0.0, 1.0, 4.0, 1.0], strict=True))
     costs = flat_costs(graph, times, lacks={"Sigmoid", "Abs"})
-    found = simplified(graph, before, support, costs=costs)
+    found = simplify_graph(graph, before, support, costs=costs)
     assert found.best is not None
     for change in found.remedies:
         moved_us = sum(times[op] for op in change.moved)
         assert change.work_moved == pytest.approx(moved_us / sum(times.values()))
     assert "% of the predicted time) to " in found.verdict
-    assert "% of the work) to " in simplified(graph, before, support).verdict
+    assert "% of the work) to " in simplify_graph(graph, before, support).verdict
     assert found.predicted_us == tuple(costs.predict_us(r.affinity) for r in found.remedies)

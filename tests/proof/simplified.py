@@ -24,7 +24,7 @@ from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.placement.affinity import Affinity, first_able
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.subgraph_causes import Division
-from hetero_lab.planning.simplify import Simplified, simplified
+from hetero_lab.planning.simplify import Simplified, simplify_graph
 from tests.network_zoo import ZOO, encoder
 from tests.random_models import random_model
 
@@ -92,7 +92,7 @@ def check_partitions(names: list[str], n_masks: int, brute: bool) -> int:
             support = support_of(graph, lacking)
             affinity = first_able(graph, support)
             began = time.perf_counter()
-            found = simplified(graph, affinity, support, keep=KEEP)
+            found = simplify_graph(graph, affinity, support, keep=KEEP)
             took_s = time.perf_counter() - began
             ours = predict(graph, found.affinity).n_subgraphs
             tried = Tried(graph, affinity, support)
@@ -140,7 +140,7 @@ def check_causes(n: int, seed: int) -> int:
             some = {op.name for op in graph if op.type not in rng.choice(types, size=1)}
             support = {"ACC": support["ACC"], "NPX": some, "CPU": support["CPU"]}
         affinity = first_able(graph, support)
-        bad += not cause_is_true(graph, affinity, support, simplified(graph, affinity, support))
+        bad += not cause_is_true(graph, affinity, support, simplify_graph(graph, affinity, support))
     return bad
 
 
@@ -152,7 +152,7 @@ def check_time(n_ops: int, n_masks: int) -> None:
         support = support_of(graph, lacking)
         affinity = first_able(graph, support)
         began = time.perf_counter()
-        found = simplified(graph, affinity, support, keep=KEEP)
+        found = simplify_graph(graph, affinity, support, keep=KEEP)
         took_s = time.perf_counter() - began
         print(f"{len(graph.placeable)} ops, {took_s:.2f} s  {found.remark}", flush=True)
 

@@ -20,7 +20,7 @@ from hetero_lab import clock
 from hetero_lab.errors import DeviceError, MeasurementError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.simplify import simplified
+from hetero_lab.planning.simplify import simplify_graph
 from hetero_lab.search import (
     calibrate as calibrating,
     observations as observing,
@@ -191,7 +191,7 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
     alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
     greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
     support = {device: costs.supports(device) for device in ("ACC", "CPU")}
-    simpler = [c.affinity for c in simplified(costs.graph, greedy, support).changes]
+    simpler = [c.affinity for c in simplify_graph(costs.graph, greedy, support).changes]
     for affinity in cuts.values():
         assert set(affinity.devices) == {"ACC", "CPU"}
         assert affinity in simpler or costs.predict_us(affinity) < 1.3 * alone_us
@@ -408,7 +408,7 @@ def test_a_device_alone_is_no_cut(digits, monkeypatch):
     costs = flat_costs(graph, lacks=others, device_properties=F32, emulated={"ACC": "CPU"})
     support = {device: costs.supports(device) for device in ("ACC", "CPU")}
     greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
-    assert simplified(graph, greedy, support).affinity.devices == ("CPU",)
+    assert simplify_graph(graph, greedy, support).affinity.devices == ("CPU",)
     cuts, _ = cuts_asked_for(monkeypatch, digits, costs)
     assert all(len(affinity.devices) == 2 for affinity in cuts.values())
 

@@ -30,7 +30,7 @@ from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolve
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.simplify import simplified
+from hetero_lab.planning.simplify import simplify_graph
 from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import noise_here
@@ -548,7 +548,7 @@ class AffinityTweaker(LastPicture):
 
         def work() -> None:
             state = self.state
-            result = simplified(state.graph, state.affinity, state.able, costs=state.costs)
+            result = simplify_graph(state.graph, state.affinity, state.able, costs=state.costs)
             self._change(lambda: state.replace(result.affinity, "simplified"))
             self.view.controls.say(result.remark or result.verdict)
 
