@@ -512,16 +512,9 @@ def _from_data(data: dict[str, Any]) -> CostModel:
 
 
 _TYPES = get_type_hints(CostModel)
-_ADDED_LATER = {
-    "notes",
-    "interrupted",
-    "scenario",
-    "prefill",
-    "seen_us",
-    "measured_memory",
-    "executor_us",
-    "contention",
-}
+# Files of earlier versions lack these.
+_ADDED_LATER = {"notes", "interrupted", "scenario", "prefill", "seen_us", "measured_memory"}
+_ADDED_LATER |= {"executor_us", "contention"}
 
 
 def _check_terms(costs: CostModel) -> None:
