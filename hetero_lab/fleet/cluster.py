@@ -284,7 +284,7 @@ class FleetRun:
         for group in groups:
             load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
         for position, group in enumerate(groups):
-            # Three thirds may add up to a little more than one.
+            # Nine ninths add up to a little more than one.
             n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
             future = self._measure(
                 tuple(group.trials),

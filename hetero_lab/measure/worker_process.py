@@ -29,7 +29,7 @@ from hetero_lab.tables import number
 
 WORKER = "hetero_lab.measure.worker_program"
 GROUP_SIZE = 8  # the reference and seven: many share its turns, few need memory and threads at once
-_MOST_IN_GROUP = 10_000  # no machine holds so many processes: a larger number is a mistake
+_MOST_IN_GROUP = 10_000  # no machine holds so many models: a larger number is a mistake
 _POLL_S = 0.2  # between two looks at whether a worker lives, and at its memory
 _START_S = 120.0  # for a process to start and to be set up
 _END_S = 5.0  # for a process to end by itself after its output has ended
@@ -202,7 +202,7 @@ class WorkerProcess:
         threading.Thread(target=self._read, daemon=True).start()
         began = now()
         try:
-            self._exchange("SetUp", set_up, None, _START_S)
+            self._exchange("set_up", set_up, None, _START_S)
         except BaseException:
             self.kill()
             raise
@@ -215,12 +215,12 @@ class WorkerProcess:
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Send a request and wait for its answer; WorkerError if there is no good one in time."""
+        assert not request.args  # only what is named is sent
         method = request.func.__name__
-        what = method.title().replace("_", "")
         call = {"method": method, "arguments": request.keywords}
-        return self._exchange(what, call, types_of(request.func)["return"], timeout_s)
+        return self._exchange(method, call, types_of(request.func)["return"], timeout_s)
 
-    def _exchange(self, what: str, sent: Any, answer: Any, timeout_s: float) -> Any:
+    def _exchange(self, method: str, sent: Any, answer: Any, timeout_s: float) -> Any:
         """Send a line and wait for its answer, which is converted to the type ``answer``."""
         assert self._process.stdin is not None
         # If it has ended or was killed, its last answer is read below.
@@ -239,10 +239,11 @@ class WorkerProcess:
                 self._check_memory()
                 if now() > until:
                     self.kill()
+                    what = method.title().replace("_", "")
                     raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
         if line is None:
             raise self._death()
-        if what != "RunTurn":  # which takes no memory, and whose time counts
+        if method != "run_turn":  # which takes no memory, and whose time counts
             self._check_memory()
         try:
             reply = msgspec.convert(json.loads(line), Reply)
@@ -259,8 +260,8 @@ class WorkerProcess:
         resident_bytes = self._resident_bytes()
         if resident_bytes > self._limit:
             self.kill()
-            peak, limit = (number(n_bytes / _GIB) for n_bytes in (resident_bytes, self._limit))
-            detail = f"it used {peak} GiB, the limit is {limit} GiB"
+            used, limit = (number(n_bytes / _GIB) for n_bytes in (resident_bytes, self._limit))
+            detail = f"it used {used} GiB, the limit is {limit} GiB"
             raise WorkerError("out of memory", detail, died=True) from None
 
     def close(self) -> None:

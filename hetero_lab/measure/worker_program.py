@@ -50,9 +50,9 @@ def serve(
                 if bench is not None:
                     value = answer(bench, _request(**json.loads(line)))
                 else:
-                    first_request = msgspec.convert(json.loads(line), SetUp)
-                    is_done = set_up is not None and set_up.set_up == first_request
-                    bench = set_up if is_done else Bench.of(first_request)
+                    wanted = msgspec.convert(json.loads(line), SetUp)
+                    is_done = set_up is not None and set_up.set_up == wanted
+                    bench = set_up if is_done else Bench.of(wanted)
         except WorkerError as failure:
             error, status = failure.detail, failure.status
         reply = Reply(value=value, error=error, status=status, warnings=tuple(messages))

@@ -131,14 +131,14 @@ class ParallelExecutor:
     @classmethod
     def of(
         cls,
-        placement: BoundPlacement,
+        placed: BoundPlacement,
         *,
         requests: int = 1,
         compile_properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
         """Make an executor from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
-        executor._open(placement, requests, compile_properties or {})
+        executor._open(placed, requests, compile_properties or {})
         return executor
 
     def _open(
@@ -198,10 +198,10 @@ class ParallelExecutor:
         return self.submit_bound(self._ports.bind(inputs))
 
     def submit_bound(
-        self, arrays: Sequence[np.ndarray], callback: Done | None = None
+        self, arrays: Sequence[np.ndarray], done: Done | None = None
     ) -> Future[Outputs]:
-        """Queue a request with bound arrays, which ends by calling ``callback`` with its future."""
-        return self._scheduler.submit(arrays, callback)
+        """Queue a request with bound arrays, which ends by calling ``done`` with its future."""
+        return self._scheduler.submit(arrays, done)
 
     def reset_state(self) -> None:
         """Wait for submitted requests, then reset the states of the model."""

@@ -26,16 +26,20 @@ def configuration(
     ``precisions`` are those that the runtime reports; older records have the ``properties`` alone.
     """
     hints = {device: str(p.get(PRECISION_HINT, "")) for device, p in properties.items()}
-    names = precisions or hints
+    precisions = precisions or hints
     explicit = {device for device, p in properties.items() if _ASKED_BY & p.keys()}
     # A GPU may be reported by its number, and asked for through AUTO.
-    default = {d: not {d, d.split(".")[0], *VIRTUAL} & explicit for d in names if names[d]}
+    default = {
+        d: not {d, d.split(".")[0], *VIRTUAL} & explicit for d in precisions if precisions[d]
+    }
     if not default:
         return label
-    words = list({*names.values()})
+    words = list({*precisions.values()})
     if len(words) > 1:
         some = any(default.values()) and not all(default.values())
-        words = [f"{d} {names[d]}{' by default' if some and default[d] else ''}" for d in default]
+        words = [
+            f"{d} {precisions[d]}{' by default' if some and default[d] else ''}" for d in default
+        ]
     suffix = ", ".join([*words, "default"] if all(default.values()) else words)
     first, *more = (part.strip(", ") for part in _OF_A_GRID.sub("", label).split(" · "))
     short = " · ".join([first, *(part for part in more if part not in ("", *words))])

@@ -122,8 +122,8 @@ def verdict(tables: Tables) -> str:
     if best["ratio"] == best["ratio"] and not is_reference:
         bounds = (best[f"ratio_ci95_{end}"] for end in ("low", "high"))
         ends = (f"{bound:.3f}".replace("inf", "∞") for bound in bounds)
-        baselines = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
-        text += f", {best['ratio']:.3f} of the time of {baselines[0]} (95 %: {' to '.join(ends)})"
+        compared = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
+        text += f", {best['ratio']:.3f} of the time of {compared[0]} (95 %: {' to '.join(ends)})"
         emulated = best["emulated"]  # NaN for none, in a table that was read
         text += emulation(emulated.split(",") if emulated and emulated == emulated else [])
     for word, phrase in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):

@@ -60,7 +60,7 @@ _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
 
 def check_executor(executor: str, requests: int, scenario: Scenario | None) -> None:
-    """Raise ArgumentError unless it runs so many requests in flight, or a language scenario."""
+    """Raise ArgumentError for an unknown executor, or a number of requests that it cannot run."""
     if executor not in EXECUTORS:
         raise ArgumentError(unknown("There is no executor", executor, EXECUTORS, "Executors"))
     check_whole("requests", requests, least=1)
@@ -236,6 +236,7 @@ def open_runner(
     With ``counters``, it has OpenVINO's performance counters, is slower, and runs one request at a
     time. ``compile_properties`` are more properties of each compile call.
     """
+    check_executor(executor, requests, scenario)
     requests = 1 if counters else requests
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)

@@ -59,13 +59,13 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import openvino as ov
 
-MOST_FITTED, MOST_VALIDATED = 72, 16  # these end a calibration without a budget
+MOST_FITTED, MOST_VALIDATED = 72, 16  # placements, however long the budget
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _VALIDATED_AT_ONCE = 4  # then more is fitted to
 _FEW = 6  # with fewer placements than this besides the base, units are coarser
 _AT_ONCE = 0.8  # of the affordable placements; afterwards their time is known better
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
-_MOST_SWITCHES = 80  # so that a placement compiles in 16 s: a slower device gets fewer
+_MOST_SWITCHES = 80  # of a placement, fewer where compiles are slow
 _SPARE = 2.5  # placements whose time is left for devices side by side
 _PLANNED, _PLAN_S = 0.2, 5.0  # share of that for a plan, and its limit
 

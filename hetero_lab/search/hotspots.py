@@ -239,9 +239,9 @@ def _from_profile(profile: Profile, every: Sequence[Profile]) -> Hotspots:
             name = counter.op or counter.node_name
             took[name, counter.device] += counter.real_time_us
             ops.setdefault(name, (counter.op, *counter.fused_ops) if counter.op else ())
-    others = [(p.affinity, executed_ops_us(p.counters), leaders(p.counters)) for p in every]
+    runs = [(p.affinity, executed_ops_us(p.counters), leaders(p.counters)) for p in every]
     rows = [
-        Hotspot(name, ops[name], device, us, {**_elsewhere(ops[name], others), device: us})
+        Hotspot(name, ops[name], device, us, {**_elsewhere(ops[name], runs), device: us})
         for (name, device), us in took.items()
         if ops[name] or us
     ]
@@ -255,11 +255,11 @@ def _from_profile(profile: Profile, every: Sequence[Profile]) -> Hotspots:
 
 def _elsewhere(
     ops: Sequence[str],
-    others: Iterable[tuple[Affinity, Mapping[str, float], Mapping[str, str]]],
+    runs: Iterable[tuple[Affinity, Mapping[str, float], Mapping[str, str]]],
 ) -> dict[str, float]:
     """Return the median time of some ops on each device that ran all of them by themselves."""
     times: defaultdict[str, list[float]] = defaultdict(list)
-    for affinity, op_us, leader in others:
+    for affinity, op_us, leader in runs:
         devices = {affinity[op] for op in ops}
         if len(devices) == 1 and {leader.get(op) for op in ops} <= {*ops}:
             times[devices.pop()].append(sum(op_us[op] for op in ops))

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_NOISE = 0.02  # the error of the model's form, whatever the number of turns
 _ALIVE = 4  # compiled at once in this process; a deployed placement runs alone
-# The first reference only sets a scale; fewer than four turns have no scatter to go by; with more
-# than twelve the error of the model's form outweighs that of the measurement.
+# Two set a scale, or give any answer at all; the scatter of fewer than four is mostly chance; more
+# than twelve tell less than another placement.
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
 _ISOLATED_PARTS = 12  # fewer tell less about single ops, more have many hand-overs between them
