@@ -37,7 +37,7 @@ _MOST = {
     "subset_size": 10**9,
     "validate": 10**6,
 }
-_MOST_SECONDS = 1e9  # 31 years; Python's locks wait for 9.2e9 s at most
+_MOST_SECONDS = 1e9  # 31 years: far below what Python's locks on Linux wait for at most
 # These have a better check inside, which knows the samples, devices or ops. Its error comes first;
 # the annotation is asked if anything else breaks.
 _KNOWN_INSIDE = {

@@ -38,7 +38,7 @@ from hetero_lab.terminal import columns, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1  # of every stored JSON file; a file of another one is refused
+SCHEMA_VERSION = 1  # of stored JSON files that have one; a file of another one is refused
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
 _MOST = 2**63  # of a whole number: so many bits hold it
@@ -481,10 +481,11 @@ def template(name: str) -> Any:
     import jinja2  # not above: only HTML needs it
 
     loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
-    strict = jinja2.StrictUndefined
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
     )
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.keep_trailing_newline = True
     return environment.get_template(name)
 
 

@@ -218,7 +218,7 @@ def fast_to_slow(summary: pd.DataFrame) -> pd.DataFrame:
 
 _CALIBRATED = 0.25  # share of the budget
 _SENSED, _TRIED = 0.3, 0.55  # shares of the rest at which these end
-MOST_PARTS = 16  # each runs all calibration examples twice, alone on either device
+MOST_PARTS = 16  # each runs the calibration examples twice, alone on either device
 _FINALISTS = 5  # each is measured, and runs all evaluation examples
 _MOST_EXAMPLES = 200  # of the calibration part
 _PLAN_S = 2.0  # for each of many plans, of which the best few are tried

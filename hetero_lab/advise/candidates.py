@@ -120,8 +120,8 @@ def candidates_for(
         ]
         first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
         if first is not None:
-            changes = simplify_graph(bound.graph, first.affinity, able)
-            for label, affinity in simplified_placements(changes, first.label).items():
+            simpler = simplify_graph(bound.graph, first.affinity, able)
+            for label, affinity in simplified_placements(simpler, first.label).items():
                 offer(affinity, label, free)
             if requests:  # as HETERO does by itself
                 offer(first.label, f"{first.label} · exclusive requests", {})

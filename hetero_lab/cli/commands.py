@@ -52,7 +52,9 @@ def call(args: Namespace, name: str, **more: Any) -> Any:
     function = attrgetter(name)(hl)
     names = inspect.signature(function).parameters
     arguments = options.arguments(args, function, args.options)
-    parts = {name: make(args) for name, make in _MAKE.items() if name in names and name not in more}
+    parts = {
+        name: make(args) for name, make in _MAKERS.items() if name in names and name not in more
+    }
     return until_interrupted(function, **{**arguments, **parts, **more})
 
 
@@ -262,7 +264,7 @@ def _side(name: str, args: Namespace) -> Any:
     return values.read_affinity(text, prepared(args)) if is_file else text or None
 
 
-_MAKE: dict[str, Callable[[Namespace], Any]] = {
+_MAKERS: dict[str, Callable[[Namespace], Any]] = {
     "model": prepared,
     "placement": placement_of,
     "scenario": _scenario,

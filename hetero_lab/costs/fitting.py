@@ -26,7 +26,7 @@ from hetero_lab.costs.design import split_into_units
 from hetero_lab.model.opgraph import OpGraph
 
 _HUBER = 1.5  # residuals beyond this many standard deviations count linearly
-_ROUNDS = 6  # further ones change fitted latencies by a millionth at most
+_ROUNDS = 6  # of reweighting; few placements change their weight after these
 _WEIGHT_SPREAD = 0.15  # standard deviation of the prior of the counters' weight, around 1
 _LEVELS = (0.5, 2.0)  # limits to the correction of a placement's counters
 # Standard deviations of priors: µs of a hand-over, and spread memory as a share of the shortest

@@ -45,14 +45,11 @@ EXACT: Mapping[str, Any] = {
 }
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
 # times its slowest answer so far, or if that was quick, longer than so many times as long and the
-# least patience.
-_SHARE_OF_FIRST, _SHARE_OF_BUDGET = (
-    0.4,
-    0.25,
-)  # after a hang, most is left; a first run may load much
+# least patience. After a hang, most of the budget is left; a first run may load much.
+_SHARE_OF_FIRST, _SHARE_OF_BUDGET = 0.4, 0.25
 _TIMES_SLOWER = 4.0  # another set of ops may compile for longer, but not for so much longer
 _TIMES_MUCH_SLOWER, _PATIENCE_S = 20.0, 15.0  # so that the hang of a quick device is seen early
-_TIMEOUT_S = 300.0  # without a budget: no compile takes so long
+_TIMEOUT_S = 300.0  # at most, and the only limit without a budget
 
 
 class BudgetOverError(Exception):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 UNPROMISED, ERROR = "not promised", "error"
 ALARM = "alarm"  # of a latency: undecided, and another process could decide
-WIDE = 1000  # characters of a detail: the message of a runtime in full
+WIDE = 1000  # characters of a detail: most messages of a runtime in full
 _LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm: one may be slow by chance
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 

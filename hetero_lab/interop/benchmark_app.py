@@ -186,10 +186,10 @@ def read_benchmark_app(
         target = summary["target"]
         tables = {"summary": frame_of([summary]), "settings": settings}
     for kind, nodes in reports.items():
-        bound = None
+        bound_placement = None
         if model is not None or placement is not None:
-            bound = _bind(model, placement or target, core)
-        counters, emulated = _join(nodes, bound, target.removeprefix("HETERO:"))
+            bound_placement = _bind(model, placement or target, core)
+        counters, emulated = _join(nodes, bound_placement, target.removeprefix("HETERO:"))
         tables["counters"] = counters.reset_index(drop=True)
         if kind == "detailed":
             tables["requests"] = _requests(nodes, counters)
@@ -208,7 +208,7 @@ def _bind(model: Source | None, placement: PlacementLike, core: ov.Core | None) 
 
 
 def _join(
-    nodes: pd.DataFrame, bound: BoundPlacement | None, device: str
+    nodes: pd.DataFrame, placement: BoundPlacement | None, device: str
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the mean counters, by the number of the node, and the bases of emulated devices.
 
@@ -219,13 +219,13 @@ def _join(
     hetero = bool(mean["node_name"].str.startswith("subgraph0: ").any())
     rows = [raw_counter(node, hetero=hetero) for node in mean.itertuples()]
     emulated: dict[str, str] = {}
-    if bound is None:
+    if placement is None:
         plain = "" if "," in device or ":" in device else device
         rows = [replace(row, device=plain) for row in rows]
     else:
-        partition = _as_it_ran(partition_of(bound), rows, hetero)
-        rows = read_counters(mean.itertuples(), partition, bound.graph)
-        emulated = bases_of((subgraph.device for subgraph in partition.subgraphs), bound.core)
+        partition = _as_it_ran(partition_of(placement), rows, hetero)
+        rows = read_counters(mean.itertuples(), partition, placement.graph)
+        emulated = bases_of((subgraph.device for subgraph in partition.subgraphs), placement.core)
     counters = frame_of(counter_rows(rows, emulated), COUNTER_COLUMNS)
     return counters.set_index(mean.index), emulated
 

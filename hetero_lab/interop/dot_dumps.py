@@ -141,23 +141,23 @@ def hetero_dumps(
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
     check_positive("timeout_s", timeout_s)
-    bound = resolve(bind(model, core), placement)
+    bound_placement = resolve(bind(model, core), placement)
     with scratch_directory() as directory:
-        names = _write(directory, bound)
-        _compile_there(directory, bound.label, timeout_s)
+        names = _write(directory, bound_placement)
+        _compile_there(directory, bound_placement.label, timeout_s)
         texts = []
         for kind in ("affinity", "subgraphs"):
             path = directory / f"hetero_{kind}_{_MODEL}.dot"
             if not path.is_file():
                 raise CompileError(
-                    f"OpenVINO wrote no {path.name} for {shorten(bound.label)}. Its HETERO "
-                    "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
+                    f"OpenVINO wrote no {path.name} for {shorten(bound_placement.label)}. Its "
+                    "HETERO plugin may no longer know OPENVINO_HETERO_VISUALIZE."
                 )
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
     nodes, edges = read_dot(texts[1])
     for frame, column in ((nodes, "node"), (edges, "source"), (edges, "target")):
         frame[column] = [names.get(name, name) for name in frame[column]]
-    return HeteroDumps(bound.label, nodes, edges, *texts)
+    return HeteroDumps(bound_placement.label, nodes, edges, *texts)
 
 
 def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -198,13 +198,13 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return frame, frame_of(rows, ["source", "target", "crosses"])
 
 
-def _write(directory: Path, bound: BoundPlacement) -> dict[str, str]:
+def _write(directory: Path, placement: BoundPlacement) -> dict[str, str]:
     """Write a model with its program; return dumped name → own name where they differ."""
-    bound = replace(bound, placement=replace(bound.placement, direct=False))
-    model, _ = labelled_clone(bound, predict(bound.graph, bound.affinity))
+    placement = replace(placement, placement=replace(placement.placement, direct=False))
+    model, _ = labelled_clone(placement, predict(placement.graph, placement.affinity))
     model.set_friendly_name(_MODEL)
     names = _rename(model.get_ordered_ops())
-    note_placement(model, bound)
+    note_placement(model, placement)
     save(model, directory / MODEL_FILE)
     (directory / "run.py").write_text(standalone(placed_model), encoding="utf-8")
     return names

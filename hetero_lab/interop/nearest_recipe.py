@@ -57,27 +57,27 @@ def recipe(
     return recipe_for(resolve(bind(model, core), placement), runtime)
 
 
-def recipe_for(bound: BoundPlacement, runtime: str) -> str:
-    if bound.placement.priorities:
-        return bound.placement.recipe(runtime)
-    target, n_elsewhere = _nearest(bound)
-    sentence = f"{n_elsewhere} of {len(bound.affinity.ops)} ops run elsewhere."
+def recipe_for(placement: BoundPlacement, runtime: str) -> str:
+    if placement.placement.priorities:
+        return placement.placement.recipe(runtime)
+    target, n_elsewhere = _nearest(placement)
+    sentence = f"{n_elsewhere} of {len(placement.affinity.ops)} ops run elsewhere."
     remark = sentence if n_elsewhere else ""
-    if not bound.direct and islands(bound.graph) > 1:
+    if not placement.direct and islands(placement.graph) > 1:
         remark = "HETERO swaps inputs or outputs of a model in parts that are not connected."
-    return text_for(target, bound.compile_call[1], runtime, remark)
+    return text_for(target, placement.compile_call[1], runtime, remark)
 
 
-def _nearest(bound: BoundPlacement) -> tuple[str, int]:
+def _nearest(placement: BoundPlacement) -> tuple[str, int]:
     """Return the device's name that comes nearest to a placement, and how many ops differ."""
-    if bound.direct:
-        return bound.compile_call[0], 0
+    if placement.direct:
+        return placement.compile_call[0], 0
     n_differing = {}
-    for order in itertools.islice(itertools.permutations(bound.devices), _MOST_ORDERS):
+    for order in itertools.islice(itertools.permutations(placement.devices), _MOST_ORDERS):
         try:
-            affinity = greedy(bound.bound, order)
+            affinity = greedy(placement.bound, order)
         except DeviceError:  # an op that none of them supports is not there
             continue
-        n_differing[order] = sum(affinity[op] != bound.affinity[op] for op in affinity.ops)
+        n_differing[order] = sum(affinity[op] != placement.affinity[op] for op in affinity.ops)
     order = min(n_differing, key=n_differing.__getitem__)
     return f"HETERO:{','.join(order)}", n_differing[order]

@@ -196,13 +196,13 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     without a neighbour on another device, but with one in another subgraph, are cut by a cycle;
     without either, they are not apart.
     """
-    lacking_of = [_lacking(context, finding.ops) for finding in findings]
+    lacking_pairs = [_lacking(context, finding.ops) for finding in findings]
     # Sorted, as the order of a set differs between processes.
-    types = grouped(pair for each in lacking_of for pair in sorted(each))
+    types = grouped(pair for each in lacking_pairs for pair in sorted(each))
     by_number = {d: [t for t, _ in Counter(values).most_common()] for d, values in types.items()}
     lacking = {d: f"{d} cannot run {first_of(t, _MOST_TYPES)}" for d, t in by_number.items()}
     caused = []
-    for finding, each in zip(findings, lacking_of, strict=True):
+    for finding, each in zip(findings, lacking_pairs, strict=True):
         cause = "; ".join(lacking[device] for device in sorted({device for device, _ in each}))
         if not cause and _meets_another(context, finding.ops):
             cause = CHOICE

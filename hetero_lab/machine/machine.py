@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 _ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.4, 0.3
 _PAIR_TIMES = 2  # one and the same pair differs by 9 % from time to time
 _MOST_TURN_S = 10.0  # so that a set has its eight turns in some minutes, however slow a model
-_INFERENCES, _ARRIVALS = 20, 10  # of the slowest model in a window: one more is 5 or 10 %
+_INFERENCES, _ARRIVALS = 20, 10  # of the slowest model in a window, at least; half for a pair
 _DEADLINES = 4.0  # of the longest deadline in a window, for a queue to grow
 _LEAST_LATENCIES = 3  # of a way alone, for its percentiles
-_PAIRS_UNTIL = 0.55  # share of the budget for ways alone and pairs; sets need about as much
+_PAIRS_UNTIL = 0.55  # share of the budget after which no pair begins; sets need about as much
 _MOST_WAYS = 5  # of a model, beside AUTO: two models then have 25 pairs
 _HOPELESS = 0.03  # of the rate of the best way alone: so slow a way helps no set
 _MOST_SETS = 10  # that are looked at; each further one leaves less time for the final

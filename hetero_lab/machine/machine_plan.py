@@ -315,16 +315,16 @@ class MachinePlan(Result):
 
     def _columns_of(self, one: Together, name: str) -> dict[str, float]:
         """Return how a model fared in a set, as columns."""
-        shares = ("share", "share_ci95_low", "share_ci95_high")
-        columns = ("rate_per_s", *shares, "median_us", "p99_us", "missed")
+        share_columns = ("share", "share_ci95_low", "share_ci95_high")
+        columns = ("rate_per_s", *share_columns, "median_us", "p99_us", "missed")
         if not one.seen:
             return dict.fromkeys(columns, math.nan)
         driven, half = one.pooled[name], math.nan
         if len(one.seen) > 1:
             from scipy import stats
 
-            turns = [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
-            half = float(stats.sem(turns) * stats.t.ppf(0.975, len(turns) - 1))
+            shares = [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
+            half = float(stats.sem(shares) * stats.t.ppf(0.975, len(shares) - 1))
         share = self._shares(one)[name]
         median_us = float(np.median(driven.latencies_us)) if driven.latencies_us else math.nan
         figures = (driven.rate_per_s, share, share - half, share + half, median_us)
@@ -355,13 +355,12 @@ def _write_for_server(
 
     configs, losses = list[dict[str, Any]](), list[str]()
     for name, way in ways.items():
-        bound = way.placed
-        remarks, brace, config = recipe_for(bound, "ovms").partition("{")
+        remarks, brace, config = recipe_for(way.placed, "ovms").partition("{")
         (recipe,) = json.loads(brace + config)["model_config_list"]
         entry = {"name": name, "base_path": f"/models/{name}", "nireq": models[name]["requests"]}
         configs.append({"config": {**recipe["config"], **entry}})
         losses += [f"{name}: {remark[3:]}" for remark in remarks.splitlines()[:-1]]
-        emulated = [d for d in emulated_devices(bound.core) if d in bound.devices]
+        emulated = [d for d in emulated_devices(way.placed.core) if d in way.placed.devices]
         losses += [f"{name}: {device} is emulated, and not there." for device in emulated]
     for loss in losses:
         warn(f"OpenVINO Model Server cannot run the plan as it is. {loss}")

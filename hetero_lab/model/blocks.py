@@ -234,20 +234,20 @@ def _counterparts(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -
     """
     block: dict[int, int] = {}
     before: dict[int, int] = {}  # op → its counterpart in the layer before
-    counterparts_of: set[int] = set()
+    paired: set[int] = set()
 
     def pair(op: int, other: int, number: int) -> bool:
         if (
             op == other
             or op in before
-            or other in counterparts_of
+            or other in paired
             or skeleton.signatures[op] != skeleton.signatures[other]
             or block.get(op, number) != number
             or block.get(other, number - 1) != number - 1
         ):
             return False
         before[op] = other
-        counterparts_of.add(other)
+        paired.add(other)
         block[op], block[other] = number, number - 1
         return True
 
@@ -283,7 +283,7 @@ def _counterparts(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -
         more = []
         for op, other, number in new:
             users = [use for use in skeleton.uses[op] if use[-1] not in before]
-            counterparts = [use for use in skeleton.uses[other] if use[-1] not in counterparts_of]
+            counterparts = [use for use in skeleton.uses[other] if use[-1] not in paired]
             for user, counterpart in _alike(skeleton, users, counterparts, len(users)):
                 if pair(user, counterpart, number):
                     more.append((user, counterpart, number))

@@ -280,8 +280,10 @@ def _shares(
     rows = placement_memory(graph, affinity, devices).tolist()
     rest = [_ops_left(graph, affinity, devices[:number]) for number in range(len(devices))]
     return tuple(
-        DeviceShare(d, memory.get(d), unplaced_bytes(graph, i), *quotas[d], counts.get(d, 0), *row)
-        for d, i, row in zip(devices, rest, rows, strict=True)
+        DeviceShare(
+            d, memory.get(d), unplaced_bytes(graph, ops), *quotas[d], counts.get(d, 0), *row
+        )
+        for d, ops, row in zip(devices, rest, rows, strict=True)
     )
 
 

@@ -26,7 +26,7 @@ _MOST_CHOICES = 600_000  # 12 units on three devices have 531,441
 _MOST_CELLS = 24_000_000  # choices × units, which lie in memory at once
 _MOST_RUNS = 12_000  # placements by runs that are compared
 _MOST_STAGES = 2_000_000  # units of all placements by stages that are compared
-_BEST = 8  # to start from: a repair of each takes its part of the time
+_BEST = 8  # to start from: each is predicted with its partition, the best is repaired
 
 
 def small_enough(pairwise: Pairwise) -> bool:

@@ -38,7 +38,7 @@ from hetero_lab.planning.problem import Pairwise, Term
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 _INFEASIBLE = 2  # a status of SciPy's milp
 _MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
-_TOLERANCE_NS = 0.01  # of the solver's bound: far below the whole ns that costs are
+_TOLERANCE_NS = 0.01  # of the solver's bound, before scaling: far below the whole ns that costs are
 _LEAST_S = 0.1  # to solve a program that took all its time to be built
 _EVEN_GAP = 0.01  # to the least that the fullest device can hold
 

@@ -431,18 +431,18 @@ def _program(problem: Problem) -> tuple[np.ndarray, int] | None:
             break
         left_s = max(0.1, (problem.deadline - now()) * _SOLVER_SHARE)
         try:
-            program = milp(problem.pairwise, problem.objective, memory_limit=pools, budget_s=left_s)
+            answer = milp(problem.pairwise, problem.objective, memory_limit=pools, budget_s=left_s)
         except PlanError:
             if not problem.pools:
                 raise
             if choice is None:
                 raise nothing_fits(problem.pairwise, problem.pools) from None
             break  # the limits had been tightened too far
-        if program is None:
+        if answer is None:
             break
         # Only the first program has the limits themselves.
-        bound_ns = program[1] if choice is None else bound_ns
-        choice = program[0]
+        bound_ns = answer[1] if choice is None else bound_ns
+        choice = answer[0]
         over = problem.excess_bytes(problem.place(choice))
         if not over:
             break

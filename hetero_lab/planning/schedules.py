@@ -101,10 +101,11 @@ class Schedule(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per task: ``task, device, start_us, end_us, n_ops, critical``."""
+        path = set(self.critical_path)
         rows = [
             (
                 f"subgraph{e.subgraph}", e.device, e.start_us, e.end_us,
-                len(self.partition.subgraphs[e.subgraph].ops), e in self.critical_path,
+                len(self.partition.subgraphs[e.subgraph].ops), e in path,
             )
             for e in self.entries
         ]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ _SCALE = 1000  # whole numbers that a tensor counts on average in a minimum cut
 _NAMED = 40  # characters of an op's name in a sentence
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Remedy:
     """A change that was tried, and what it leaves; ``choice`` has the device number of each node.
 
@@ -59,9 +59,9 @@ class Remedy:
     of the model's work, ``boundary_bytes`` counts each tensor once.
     """
 
-    division: Division
+    division: Division = field(repr=False, compare=False)
     what: str
-    choice: np.ndarray
+    choice: np.ndarray = field(repr=False, compare=False)
     n_subgraphs: int
     boundary_bytes: int
     work_moved: float

@@ -20,7 +20,7 @@ class Span:
 
     @property
     def start_us(self) -> float:
-        """When it starts, in whole nanoseconds."""
+        """When it starts, in µs, to the nanosecond."""
         return round(1e6 * self.start_s, 3)
 
     @property

@@ -108,17 +108,17 @@ def pixels_of(
 
 
 def _fit(image: Image.Image, width: int, height: int, fit: str) -> Image.Image:
-    whole, box = width, None
+    new_width, box = width, None
     if fit == "line":  # one that is wider than the input is squeezed, as PP-OCR does it
-        whole = min(width, max(1, math.ceil(height * image.width / image.height)))
+        new_width = min(width, max(1, math.ceil(height * image.width / image.height)))
     elif fit == "crop":
-        # The result is that of resizing the whole and then cropping it, but a very thin picture
+        # The result is that of resizing the new_width and then cropping it, but a very thin picture
         # would grow huge in between.
         scale = max(width / image.width, height / image.height) * 8 / 7
         left, right = _middle(image.width, width, scale)
         top, bottom = _middle(image.height, height, scale)
         box = (left, top, right, bottom)
-    return image.resize((whole, height), _FILTERS[fit], box)
+    return image.resize((new_width, height), _FILTERS[fit], box)
 
 
 def _middle(whole: int, side: int, scale: float) -> tuple[float, float]:

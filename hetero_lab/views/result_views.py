@@ -220,6 +220,8 @@ def page_text(results: Shown | Iterable[Shown], title: str = "", notes: Sequence
     several = [one] if isinstance(one, Shown) or not isinstance(one, Iterable) else list(one)
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
+    for result in several:
+        contents_of(result)  # what has no views is refused before anything is drawn
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
     sections: list[dict[str, Any]] = []

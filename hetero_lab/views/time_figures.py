@@ -384,7 +384,7 @@ def lanes(
             orientation="h",
             y=[devices.index(device)] * len(lane),
             base=[span.start_us for span in lane],
-            x=[_took_us(span) for span in lane],
+            x=[_duration_us(span) for span in lane],
             name=style.label,
             marker={
                 "color": [style.faded(_FADED) if s in faded else style.colour for s in lane],
@@ -399,7 +399,7 @@ def lanes(
             hovertext=[
                 hover(
                     f"<b>subgraph {span.subgraph}</b> · {style.label}",
-                    f"{_took_us(span):,.1f} µs, {n_ops[span.subgraph]} ops",
+                    f"{_duration_us(span):,.1f} µs, {n_ops[span.subgraph]} ops",
                     "on the critical path" if span in path else "",
                     f"request {span.request:+d}" if span.request else "",
                 )
@@ -428,5 +428,5 @@ def lanes(
     )
 
 
-def _took_us(span: Span) -> float:
+def _duration_us(span: Span) -> float:
     return span.end_us - span.start_us

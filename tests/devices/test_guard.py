@@ -122,7 +122,7 @@ def test_the_answer_is_the_devices_own(own_core, digits):
             # HETERO also names Results that it has made up.
             found = {op.name: found[op.name] for op in bound.graph if op.name in found}
             assert found == {op.name: own[op.name] for op in bound.graph if op.name in own}
-            assert guard._asked(bound, query(device), "", bound.model)[1] is not None
+            assert guard._ask(bound, query(device), "", bound.model)[1] is not None
 
 
 def test_nothing_is_asked_twice(digits, no_process):

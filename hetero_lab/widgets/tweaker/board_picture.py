@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PANE = (760.0, 360.0)  # approximate room for the graph
 _WIDTHS = (900, 1500, 2500, 4000)  # approximate widths of a row, in the graph's own pixels
-_RADIUS, _PORT_RADIUS = 6.0, 3.5  # of _SHAPES, and of the small ones that the board draws
+_RADIUS, _PORT_RADIUS = 6.0, 3.5  # of _SHAPES, and about that of the small squares of the board
 _LONGEST_NAME = 200  # characters: a name of thousands would be sent for each of thousands of ops
 _SHAPES = (  # around a point: circle, square, diamond, triangle, hexagon
     "m-6 0a6 6 0 1 1 12 0a6 6 0 1 1-12 0z",
