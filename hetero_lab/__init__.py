@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.simplify import simplify as simplify
     from hetero_lab.results.profile_result import read_profile as read_profile
-    from hetero_lab.results.sweep_reading import read_sweep as read_sweep
+    from hetero_lab.results.sweep_builder import read_sweep as read_sweep
     from hetero_lab.runtime.compiled import compile as compile
     from hetero_lab.runtime.stored_placement import read_placement as read_placement, save as save
     from hetero_lab.samples.catalogue import samples as samples

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.fetch import cache_dir, file_digest, keep_directory
 from hetero_lab.progress import Progress
-from hetero_lab.results.sweep_reading import read_one
+from hetero_lab.results.sweep_builder import read_one
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.tables import reading

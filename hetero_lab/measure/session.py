@@ -49,7 +49,7 @@ from hetero_lab.results.records import (
     by_key,
 )
 from hetero_lab.results.store import Store
-from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.results.sweep_builder import sweep_from
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.executors import inputs_for
 from hetero_lab.runtime.inputs import Inputs

@@ -3,6 +3,7 @@
 The estimate is based on what the compiles and inferences took so far. A group gets more than its
 least turns only in time that later groups do not need for theirs. If the time is too short for the
 least turns of all, turns become fewer, then shorter; after that, placements are left out.
+From outside, :class:`.session.SweepControl` stops it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ _GENERATED = [*_TTFT, *_TPOT, "tokens_per_s", "tokens_per_s_ci95_low", "tokens_p
 
 
 def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
-    """Return all tables of a sweep by name; ``reference`` is the label of the reference."""
+    """Return all tables of a sweep by name, first the summary, which ``to_csv`` writes.
+
+    ``reference`` is the label of the reference.
+    """
     import pandas as pd
 
     measured = [(row, row.profile) for row in rows if row.profile is not None]

@@ -11,7 +11,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.results.records import AnyRecord, Finished, Host, Ledger, State, Turn
 from hetero_lab.results.store import read_store
-from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.results.sweep_builder import sweep_from
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.progress import Stopwatch
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
-from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.results.sweep_builder import sweep_from
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.tables import number
 

@@ -22,7 +22,7 @@ from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import is_busy
 from hetero_lab.results.evidence import UNDECIDED, finding
 from hetero_lab.results.records import AnyRecord, Compiled, Ledger, State, Turn
-from hetero_lab.results.sweep_reading import foreign_cpus
+from hetero_lab.results.sweep_builder import foreign_cpus
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
