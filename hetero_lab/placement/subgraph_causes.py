@@ -18,7 +18,7 @@ from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, devices_of
-from hetero_lab.placement.topology import islands, topology, weak_components
+from hetero_lab.placement.topology import Topology, islands, topology, weak_components
 from hetero_lab.terminal import count_of, first_of, one_line
 
 _MOST_TYPES = 3  # of culprits in a sentence
@@ -53,19 +53,24 @@ class Division:
     def __init__(
         self, graph: OpGraph, affinity: Affinity, supported: Mapping[str, Collection[str]]
     ):
-        self.graph, self.topology = graph, topology(graph)
-        self.devices = tuple(dict.fromkeys([*supported, *affinity.devices]))
+        self.graph: OpGraph = graph
+        self.topology: Topology = topology(graph)
+        self.devices: tuple[str, ...] = tuple(dict.fromkeys([*supported, *affinity.devices]))
         number = {device: n for n, device in enumerate(self.devices)}
-        self.leader = np.array(graph.leader, dtype=np.int64)
-        self.start = np.array([number[device] for device in devices_of(graph, affinity)])
-        self.placeable = np.zeros(len(graph), dtype=bool)
+        self.leader: np.ndarray = np.array(graph.leader, dtype=np.int64)
+        self.start: np.ndarray = np.array(
+            [number[device] for device in devices_of(graph, affinity)]
+        )
+        self.placeable: np.ndarray = np.zeros(len(graph), dtype=bool)
         self.placeable[list(graph.placeable)] = True
-        self.unsupported = [
+        self.unsupported: list[frozenset[int] | None] = [
             self._unsupported(supported[device]) if device in supported else None
             for device in self.devices
         ]
-        self.able = np.array([self.able_without(d, ()) for d in range(len(self.devices))])
-        self.collector = SubgraphCollector.of(graph)
+        self.able: np.ndarray = np.array(
+            [self.able_without(d, ()) for d in range(len(self.devices))]
+        )
+        self.collector: SubgraphCollector = SubgraphCollector.of(graph)
 
     def _unsupported(self, supported: Collection[str]) -> frozenset[int]:
         names = frozenset(supported)
