@@ -375,7 +375,8 @@ def lanes(
     """
     devices = list(styles)
     path = [span for span in spans if critical and not span.request and span.subgraph in critical]
-    faded = set(spans).difference(path) if critical is not None else set()
+    on_path = set(path)
+    faded = set(spans) - on_path if critical is not None else set()
     figure = ThemedFigure()
     for device, style in styles.items():
         # The legend takes the colour of the first bar, which should not be a faded one.
@@ -400,7 +401,7 @@ def lanes(
                 hover(
                     f"<b>subgraph {span.subgraph}</b> · {style.label}",
                     f"{_duration_us(span):,.1f} µs, {n_ops[span.subgraph]} ops",
-                    "on the critical path" if span in path else "",
+                    "on the critical path" if span in on_path else "",
                     f"request {span.request:+d}" if span.request else "",
                 )
                 for span in lane

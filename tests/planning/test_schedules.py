@@ -60,6 +60,7 @@ def test_a_chain_on_one_device_is_the_sum():
     assert schedule.makespan_us == 10 + 2 + 3 + 4 + 5
     (only,) = schedule.entries
     assert (only.subgraph, only.device, only.start_us) == (0, "A", 10.0)
+    assert schedule.to_frame().loc[0, ["task", "n_ops"]].tolist() == ["subgraph0", 3]
     assert schedule.idle_us == {"A": 10.0, "B": 24.0}
     dear = costs_by_op(chain(), TIMES, boundary_us=7.0, constant_us=1.0)
     there_and_back = simulate(dear, affinity_of(costs, (0, 1, 0)))
