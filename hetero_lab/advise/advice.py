@@ -283,8 +283,14 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
 
 
 def _why_not_simpler(candidates: Sequence[Judged]) -> Iterator[str]:
-    """Say of candidates that may be as fast as the best, and are simpler, what beats them."""
-    measured = [c for c in candidates if c.judgement in (BEST, *MAY_BE_BEST, SLOWER)]
+    """Say of candidates that may be as fast as the best, and are simpler, what beats them.
+
+    Only those of the stage that chose the best count: turns of two stages are no pairs.
+    """
+    stages = {c.stage for c in by_label(candidates, BEST)}
+    measured = [
+        c for c in candidates if c.stage in stages and c.judgement in (BEST, *MAY_BE_BEST, SLOWER)
+    ]
     for candidate in itertools.takewhile(lambda c: c.judgement != BEST, measured):
         faster = (
             other.row.configuration
