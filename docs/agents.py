@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hetero_lab.cli.main import COMMANDS, EXIT_CODES, GROUPS
+from hetero_lab.cli.commands import COMMANDS, EXIT_CODES, GROUPS
 
 HERE = Path(__file__).parent
 AGENTS = HERE / "outputs" / "agents"

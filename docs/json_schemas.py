@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hetero_lab.cli.main import COMMANDS, EXIT_CODES, main
+from hetero_lab.cli.commands import COMMANDS, EXIT_CODES
+from hetero_lab.cli.main import main
 from hetero_lab.tables import TEXT_COLUMNS
 
 SCHEMAS = Path(__file__).parent / "outputs" / "schemas"

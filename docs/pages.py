@@ -16,7 +16,7 @@ import hetero_lab as hl
 from docs.course import NOTEBOOKS, figure_html, outputs_of, with_outputs
 from docs.explorer import explorer_html
 from docs.record import GALLERY, MODEL, RECORDINGS, UNSUPPORTED
-from hetero_lab.cli.main import COMMANDS, parser
+from hetero_lab.cli.commands import COMMANDS, parser
 
 HERE = Path(__file__).parent
 STATIC = HERE / "_static"

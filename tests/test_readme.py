@@ -25,7 +25,8 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from docs.module_map import module_map
-from hetero_lab.cli.main import COMMANDS, ERROR, main
+from hetero_lab.cli.commands import COMMANDS, ERROR
+from hetero_lab.cli.main import main
 from tests.other_process import run_python
 
 ROOT = Path(__file__).parents[1]

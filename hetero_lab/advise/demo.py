@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hetero_lab as hl
 from hetero_lab.advise.advice import Advice, Judged, ranking
-from hetero_lab.cli.commands import until_interrupted
+from hetero_lab.cli.calls import until_interrupted
 from hetero_lab.cli.options import spelled
 from hetero_lab.interop.recording import read_recording, recordings
 from hetero_lab.planning.simplify import simplified_label

@@ -1,458 +1,241 @@
-"""What the commands do: call the library with the given options, and write the files.
-
-Each takes the parsed options and returns the library's result, for the command line and for the
-magics, where the model, the affinity and the costs may be variables of the notebook. Most commands
-are one call of a public function and need none; the table of all is in main.py.
-"""
+"""The commands: their options, the public functions that they call, the text of their results."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import os
-import re
-import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hetero_lab as hl
-from hetero_lab.arguments import check_whole
-from hetero_lab.cli import options, values
-from hetero_lab.cli.texts import MEASURED, Planned
-from hetero_lab.errors import (
-    ArgumentError,
-    DeviceError,
-    HeteroLabWarning,
-    ModelError,
-    OutputPathError,
-    PropertyError,
-    names_at_hand,
-    shorten,
-    warn,
-)
-from hetero_lab.fetch import cache_dir
+from hetero_lab.cli import calls, texts
+from hetero_lab.cli.options import OPTIONS, OptionParser
 from hetero_lab.lookup import annex
-from hetero_lab.tables import check_directory, check_writable, make_directory, write_csv, write_text
-from hetero_lab.terminal import text_of
 
-if TYPE_CHECKING:
-    from hetero_lab.model.read import PreparedModel
-
-
-_SENTENCE = re.compile('(?<=class="note">)[^<]*')  # of a page
-
-
-def call(args: Namespace, name: str, **more: Any) -> Any:
-    """Call a public function with the given options; ``more`` overrides them."""
-    function = attrgetter(name)(hl)
-    names = inspect.signature(function).parameters
-    arguments = options.arguments(args, function, args.options)
-    parts = {
-        name: make(args) for name, make in _MAKERS.items() if name in names and name not in more
-    }
-    return until_interrupted(function, **{**arguments, **parts, **more})
-
-
-def sweep(args: Namespace) -> Any:
-    """Measure many placements in turn."""
-    model = prepared(args)
-    first = hl.Priorities.parse(args.devices)
-    orders = hl.priority_orders(first.devices) if args.orders == "all" else [first]
-    affinities = {str(order): hl.Affinity.automatic(model, order.devices) for order in orders}
-    for text in args.fix:
-        automatic = affinities[str(first)]
-        affinities[f"{first} with {text}"] = automatic.fix(patterns=values.fixes([text]))
-    placements = [hl.Placement(a, label, args.contrast) for label, a in affinities.items()]
-    return call(args, "sweep", placements=placements, budget_s=None if args.turns else args.budget)
-
-
-def sweep_fixes(args: Namespace, cell: str) -> Any:
-    """Measure a placement against the same with the fixes of a cell's lines."""
-    start, args.fix = placement_of(args), [*args.fix, *values.cell_fixes(cell)]
-    fixed = replace(placement_of(args), label="with the fixes")
-    grid = {"executor": [args.executor or "hetero"], "requests": [int(args.requests or 1)]}
-    budget_s = 30.0 if args.budget is None else args.budget
-    more = {"grid": grid, "budget_s": budget_s, "isolate": True}
-    return call(args, "sweep", placements=[start, fixed], **more)
+# The last two are what a shell reports of a program that SIGINT or SIGPIPE ended.
+FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+EXIT_CODES = {
+    0: "done",
+    FAILED: "found: wrong outputs, a symptom, a broken contract",
+    ERROR: "refused or failed: the message says why, and the way out",
+    NOT_KNOWN: "not known: the budget ended, or with --strict a part is undecided",
+    INTERRUPTED: "Ctrl-C or SIGTERM: what is known is printed and written",
+    BROKEN_PIPE: "the reader of the output has gone",
+}
+_OF_WRONG = {"none": 0, "rounding": 0, "not known": NOT_KNOWN}
+_EXAMPLES = """
+hetero-lab profile digits_inception -d CPU
+hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
+hetero-lab freeze model.onnx deploy/ --affinity best.json
+hetero-lab export model.onnx --affinity best.json --for benchmark_app --placed placed.xml
+hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+hetero-lab apply model.onnx plan.json
+hetero-lab apply model.onnx frozen/
+hetero-lab advise model.onnx
+hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+hetero-lab machine machine.toml --html machine.html --deploy deploy
+hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
+"""
 
 
-def optimize(args: Namespace) -> Any:
-    """Find the fastest placement and prove it."""
-    result = call(args, "optimize")
-    if isinstance(result, hl.CostModel):  # interrupted before anything was proven
-        path = _cache_file("costs", args)
-        if path is not None:
-            result.to_json(path)
-        more = f" What was learnt is kept: the same with --costs {path} goes on." if path else ""
-        raise KeyboardInterrupt(f"Nothing was proven by then.{more}")
-    args.affinity_out = args.affinity_out or _cache_file("optimize", args)
-    return result
+@dataclass(frozen=True)
+class Command:
+    """A command: the public functions that it calls, its options, and the text of its result."""
+
+    name: str
+    help: str
+    options: str = ""
+    text: Callable[[Namespace, Any], str] = lambda _, result: str(result)
+    functions: str = ""
+    """Their signatures explain the options; the first one's docstring explains the command."""
+    run: Callable[[Namespace], Any] | None = None
+    """By default the command is one call of the first function."""
+    exit_code: Callable[[Namespace, Any], int] | None = None
+    """The exit code for a result; 0 by default."""
+    more: str = ""
+    """An addition to the help."""
+
+    def parser(self, prog: str = "", examples: str = _EXAMPLES) -> OptionParser:
+        """Return the parser of the options; its help ends in the examples that begin with it."""
+        prog = prog or f"hetero-lab {self.name}"
+        functions = [attrgetter(name)(hl) for name in (self.functions or self.name).split()]
+        summary = (inspect.getdoc(functions[0]) or "").splitlines()[0]
+        lines = [f"  {line}" for line in examples.splitlines() if line.startswith(f"{prog} ")]
+        epilog = "\n".join(["examples:", *lines]) if lines else None
+        parser = OptionParser(prog, f"{summary}{self.more}", epilog)
+        options = [OPTIONS[name] for name in self.options.split()]
+        if prog.startswith("hetero-lab "):  # a magic returns its result
+            options.append(OPTIONS["json"])
+        for option in options:
+            option.add_to(parser, functions)
+        parser.set_defaults(options=options, contrast={}, prepared=None)
+        return parser
+
+    def result(self, args: Namespace) -> Any:
+        """Return the result of the command, before it is written or shown."""
+        calls.check_targets(args)
+        args.contrast = calls.emulate(vars(args).get("emulate") or [])
+        return self.run(args) if self.run else calls.call(args, self.functions or self.name)
 
 
-def simplify(args: Namespace) -> Any:
-    """Say why there are so many subgraphs, and which change leaves few."""
-    result = call(args, "simplify")
-    if result.best is not None:
-        args.affinity_out = args.affinity_out or _cache_file("simplify", args)
-    return result
+_PLACED = "model device shape property affinity fix emulate"
+_MEASURED = "budget shape input isolate html quiet emulate"
 
-
-def _cache_file(command: str, args: Namespace) -> str | None:
-    """Return where the next command finds an affinity: in the cache, if that can be written."""
-    name = re.sub(r"[^\w.-]", "_", Path(str(args.model)).stem)[:60]
-    with contextlib.suppress(OutputPathError):
-        path = make_directory(cache_dir() / "found") / f"{command}-{name}.json"
-        check_writable(path)
-        return str(path)
-    return None
-
-
-def plan(args: Namespace) -> Planned:
-    """Measure or read the costs, plan, look for awkward topologies."""
-    costs, source = _costs(args)
-    result = call(args, "plan", costs=costs, budget_s=args.time_limit)
-    try:
-        findings, unchecked = hl.lint(prepared(args), result.affinity, costs), ""
-    except DeviceError as error:  # planned for devices of another machine
-        findings, unchecked = None, str(error)
-    files = (args.costs if source == MEASURED else None, args.affinity_out, args.html)
-    return Planned(result, costs, source, findings, unchecked, tuple(f for f in files if f))
-
-
-def advise(args: Namespace) -> Any:
-    """Say what to deploy, with options in place of arguments."""
-    if args.deploy is not None:  # before minutes of measuring
-        annex("deploy")(args.deploy, prepared(args))
-    advice = call(args, "advise")
-    return replace(advice, verdict=options.spelled(advice.verdict))
-
-
-def machine(args: Namespace) -> Any:
-    """Plan several models on one machine, as a file says; options win over the file."""
-    arguments = values.read_machine(args.config)
-    if args.deploy is not None:  # before minutes of measuring
-        for name, demand in arguments["demands"].items():
-            annex("deploy")(os.path.join(args.deploy, name), demand.model)
-    overrides = options.arguments(args, hl.machine, args.options)
-    return until_interrupted(hl.machine, **{**arguments, **overrides})
-
-
-def export(args: Namespace) -> str:
-    """Return what another runtime needs, and save the model with its placement if asked to."""
-    text = call(args, "interop.recipe")
-    if args.placed is not None:
-        hl.save(prepared(args), placement_of(args), args.placed)
-        file = Path(args.placed).as_posix()
-        text = re.sub(r"\b(model|placed)\.xml", lambda _: file, text)
-    comments, brace, content = text.partition("\n{")
-    if brace:  # a file of JSON has no comments
-        warn(re.sub("^(#|//) ", "", comments, flags=re.MULTILINE))
-    return f"{{{content}" if brace else text
-
-
-def apply(args: Namespace) -> Any:
-    """Run a stored affinity or a frozen placement, compare its outputs, time it."""
-    from hetero_lab.devices.core import bind
-    from hetero_lab.model.read import prepare
-
-    if not os.path.exists(args.stored):
-        raise ArgumentError(
-            f"{shorten(args.stored)} does not exist. Name an affinity, as hetero-lab plan "
-            "--affinity-out writes it, or the directory of a frozen placement."
-        )
-    iterations = 100 if args.iterations is None else args.iterations
-    check_whole("iterations", iterations, least=1)
-    if os.path.isdir(args.stored):
-        if args.property:
-            raise ArgumentError(
-                "A frozen placement has its own properties. Leave --property out, or freeze anew."
-            )
-        if not args.shape:
-            with contextlib.suppress(ModelError):  # of another model, which the profile says
-                args.prepared = prepare(args.model, _shapes_in(args.stored))
-        measure = annex("profile of a frozen placement")
-        bound = bind(prepared(args))
-        return measure(bound, args.stored, inputs=args.input, iterations=iterations)
-    stored = values.read_placement(args.stored, prepared(args))
-    stored.affinity.check_model(prepared(args).graph)
-    placement = stored.with_properties(_properties_of(args, stored.devices))
-    placement = replace(placement, label=text_of(Path(args.stored).name))
-    return call(args, "profile", placement=placement, iterations=iterations, counters=False)
-
-
-# -- from options to arguments -------------------------------------------------------------------
-
-
-def prepared(args: Namespace) -> PreparedModel:
-    """Return the model with its shapes, read once."""
-    from hetero_lab.model.read import prepare
-
-    if args.prepared is None:
-        args.prepared = prepare(args.model, values.shapes(args.shape))
-    return args.prepared
-
-
-def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
-    """Return the shapes of a frozen model, if it is there."""
-    from hetero_lab.model.read import input_name
-    from hetero_lab.runtime.stored_placement import MODEL_FILE
-
-    check_directory(frozen)
-    path = Path(frozen) / MODEL_FILE
-    inputs = hl.load(path).inputs if path.is_file() else []
-    return {input_name(port): list(port.shape) for port in inputs} or None
-
-
-def _scenario(args: Namespace) -> hl.Scenario | None:
-    prompt, new = (vars(args).get(name) for name in ("prompt_tokens", "new_tokens"))
-    if prompt is None and new is None:
-        return None
-    if prompt is None or new is None:
-        raise ArgumentError("A language model needs both --prompt-tokens and --new-tokens.")
-    return hl.Scenario(prompt, new)
-
-
-def _devices(args: Namespace) -> tuple[str, ...]:
-    """Return the devices of ``-d``, or all that are here."""
-    from hetero_lab.devices.core import shared_core
-    from hetero_lab.devices.devices import device_names
-
-    if args.devices is None:
-        return tuple(device_names(shared_core()))
-    return hl.Priorities.parse(args.devices).devices
-
-
-def _properties_of(args: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device."""
-    from hetero_lab.devices.properties import merged_properties
-
-    properties = values.properties(args.property)
-    _check_owners(properties, devices)
-    together = merged_properties(args.contrast, properties)
-    return {device: together[device] for device in devices if together.get(device)}
-
-
-def placement_of(args: Namespace) -> hl.Placement:
-    """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
-    from hetero_lab.devices.properties import merged_properties
-    from hetero_lab.placement.priorities import device_list
-
-    properties = values.properties(args.property)
-    fixes = values.fixes(args.fix)
-    start = _start(args)
-    affinity = start.affinity.fix(patterns=fixes) if fixes else start.affinity
-    devices = device_list(args.device) if args.device else ()
-    _check_owners(properties, [*dict.fromkeys([*affinity.devices, *devices])])
-    return replace(
-        start,
-        affinity=affinity,
-        label=f"{start.label} with {', '.join(args.fix)}" if args.fix else start.label,
-        device_properties=merged_properties(args.contrast, start.device_properties, properties),
-        direct=start.direct and affinity == start.affinity,
-    )
-
-
-def _side(name: str, args: Namespace) -> Any:
-    """Return the placement of an option: a text, or the affinity in a file."""
-    text = vars(args).get(name) or ""
-    is_file = text.lower().endswith((".json", ".csv"))
-    return values.read_affinity(text, prepared(args)) if is_file else text or None
-
-
-_MAKERS: dict[str, Callable[[Namespace], Any]] = {
-    "model": prepared,
-    "placement": placement_of,
-    "scenario": _scenario,
-    "devices": _devices,
-    "device_properties": lambda args: _properties_of(args, _devices(args)) or None,
-    "sample": lambda args: args.model,
-    **{name: partial(_side, name) for name in ("before", "after", "baseline")},
+_ALL = (
+    Command(
+        "demo", "advise on a small bundled model, in half a minute", "demo", lambda *_: "",
+        "advise", lambda args: annex("demo")(args.directory),
+    ),
+    Command("devices", "list the devices here", "emulate", texts.devices_text),
+    Command("doctor", "say why a device is missing, and the way out"),
+    Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
+    Command(
+        "profile", "measure one placement of one model",
+        f"{_PLACED} iterations warmup budget executor requests prompt-tokens new-tokens input "
+        "isolate no-counters no-reference csv export html show-counters table quiet",
+        texts.profile_text,
+    ),
+    Command(
+        "sweep", "measure many placements in turn and rank them",
+        f"model devices orders each-fix remedies grid each-executor each-requests {_MEASURED} "
+        "precision turns sustained store cache-dir model-cache no-counters no-reference csv export "
+        "table", texts.sweep_text, run=calls.sweep,
+        exit_code=lambda _, sweep: (
+            ERROR * bool(sweep.summary["status"].str.startswith("crashed").all())
+            or NOT_KNOWN * texts.needs_longer(sweep)
+        ),
+        more="\nThe exit code is 2 if every placement crashed, 3 if the budget ended before one "
+        "was\nmeasured.",
+    ),
+    Command(
+        "optimize", "find the fastest placement and prove it by measuring",
+        f"model devices {_MEASURED} objective memory-limit pin costs property affinity-out csv "
+        "table",
+        texts.optimize_text, run=calls.optimize,
+    ),
+    Command(
+        "support", "list the op types that each device cannot run",
+        "model all-devices shape table csv html emulate", texts.support_text,
+    ),
+    Command(
+        "lint", "find what is awkward about a placement, and the remedy",
+        f"{_PLACED} costs table csv html", texts.lint_text,
+    ),
+    Command(
+        "simplify", "say why there are so many subgraphs, and the change that leaves few",
+        f"{_PLACED} keep costs affinity-out table csv html", texts.simplify_text,
+        run=calls.simplify,
+    ),
+    Command("explain", "compare two placements", "model before after costs shape html emulate"),
+    Command(
+        "freeze", "write a placement that runs with openvino and numpy alone",
+        f"{_PLACED} directory examples promise quiet", texts.freeze_text,
+    ),
+    Command(
+        "export", "print what another runtime needs to run a placement", f"{_PLACED} for placed",
+        functions="interop.recipe", run=calls.export,
+    ),
+    Command(
+        "noise", "measure how much two compiles of one placement differ on a device",
+        "device budget emulate",
+        lambda args, noise: f"Two compiles of one placement on {args.device} differ by {noise}.",
+        "measure_noise",
+    ),
+    Command(
+        "plan", "measure what each op and boundary costs and plan the best placement",
+        f"model costs-devices {_MEASURED} objective time-limit solver kept-costs affinity-out "
+        "memory-limit pin property",
+        texts.plan_text, "plan calibrate", calls.plan,
+        more=" The costs are\nmeasured, or taken from a file. A plan is a prediction: hetero-lab "
+        "apply or sweep\nmeasures it.",
+    ),
+    Command(
+        "apply", "run a stored affinity or a frozen placement, check its outputs, time it",
+        "model stored iterations shape input property html table quiet emulate",
+        lambda args, profile: profile.report(tables=args.table, counters=False),
+        "profile", calls.apply,
+        lambda _, profile: FAILED * texts.differs(profile),
+        "\nThe exit code is 1 if an output differs by more than rounding.",
+    ),
+    Command(
+        "classify", "run a picture through an image classifier",
+        f"{_PLACED} image top counters mean scale bgr csv html quiet",
+        lambda _, classes: classes.report(),
+    ),
+    Command(
+        "find-wrong", "find the ops that compute wrong numbers, and the way around them",
+        f"{_PLACED} input tolerance budget costs fault isolate html quiet",
+        functions="find_wrong",
+        exit_code=lambda _, wrong: _OF_WRONG.get(wrong.kind, FAILED),
+        more="\nThe exit code is 1 if something is wrong, 3 if the budget ended before that was "
+        "known.",
+    ),
+    Command(
+        "investigate", "find what is wrong with a placement, and a small model that shows it",
+        f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
+        "quiet",
+        exit_code=lambda _, search: FAILED * (search.symptom != "ok"),
+        more="\nThe exit code is 1 if there is a symptom.",
+    ),
+    Command(
+        "bisect", "find the release of OpenVINO that brought a symptom",
+        "script between timeout csv html quiet",
+        exit_code=lambda _, bisection: 0 if bisection.changed_by else NOT_KNOWN,
+        more="\nThe exit code is 3 if no single release is found.",
+    ),
+    Command(
+        "advise", "say what to deploy, and why",
+        f"model all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
+        "property store deploy promise csv",
+        texts.advise_text, run=calls.advise,
+        more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
+        "in turns, for up to five minutes (--budget).",
+    ),
+    Command(
+        "machine", "plan several models on one machine, so that none starves",
+        "config own-budget own-objective store deploy csv export html quiet emulate",
+        texts.machine_text, run=calls.machine,
+        more="\nCONFIG is in TOML: devices, objective, budget_s, processes, memory_limit, and for\n"
+        "each model a table [models.NAME] with its model, rate_per_s, deadline_ms, requests,\n"
+        "shape and ways (devices, files with an affinity, frozen directories).",
+    ),
+    Command(
+        "verify", "prove deployed directories again on what is installed here",
+        "directories across tolerance strict data junit csv html quiet",
+        exit_code=lambda args, verified: {"broken": FAILED, "error": ERROR}.get(
+            verified.status, NOT_KNOWN * (args.strict and not verified.is_decided)),
+        more="\nThe exit code is 1 if a part is broken, with --strict 3 if one is not decided.",
+    ),
+)  # fmt: skip
+COMMANDS = {command.name: command for command in _ALL}
+GROUPS = {
+    "start": "demo devices doctor samples",
+    "see what runs where, its cost and faults": "profile support lint simplify explain classify "
+    "find-wrong investigate bisect",
+    "change and measure": "sweep optimize plan apply noise",
+    "get advice and deploy": "advise machine freeze export verify",
 }
 
 
-def _start(args: Namespace) -> hl.Placement:
-    """Return the placement before fixes."""
-    from hetero_lab.devices.core import bind
-    from hetero_lab.placement.placement import resolve
-
-    if args.affinity is None:
-        if args.device is None:
-            raise ArgumentError(
-                "Name the device, -d HETERO:GPU,CPU or -d CPU, or a placement, --affinity FILE. "
-                f"Devices: {_devices_here()}."
-            )
-        return resolve(bind(prepared(args)), args.device).placement
-    start = args.affinity
-    if isinstance(start, str | os.PathLike):
-        start = values.read_placement(start, prepared(args))
-    start.affinity.check_model(prepared(args).graph)
-    if args.device is not None:
-        devices = hl.Priorities.parse(args.device).devices
-        others = [device for device in start.affinity.devices if device not in devices]
-        if others:
-            raise ArgumentError(
-                f"The affinity uses {names_at_hand(others)}, which -d {args.device} does not "
-                "name. Leave -d out: an affinity says the device of every op."
-            )
-    return start
-
-
-def _check_owners(owners: Iterable[str], devices: Sequence[str]) -> None:
-    """Raise for a property that nothing would use."""
-    for owner in owners:
-        if owner not in devices:
-            raise PropertyError(
-                f"--property {owner}.… would change nothing: the devices are {', '.join(devices)}."
-            )
-
-
-def _devices_here() -> str:
-    return ", ".join(_devices(Namespace(devices=None)))
-
-
-def _costs(args: Namespace) -> tuple[hl.CostModel, str]:
-    """Return the costs to plan with, and their origin."""
-    if args.costs is not None and not isinstance(args.costs, str):
-        return _checked(args, args.costs), "given as a variable"
-    if args.costs is not None and os.path.exists(args.costs):
-        return _checked(args, hl.CostModel.from_json(args.costs)), f"from {args.costs}"
-    if args.devices is None:
-        raise ArgumentError(f"Name two devices or more: -d GPU,CPU. Devices: {_devices_here()}.")
-    if args.costs is not None:
-        check_writable(args.costs)
-    _check_pins(args)
-    costs = call(args, "calibrate")
-    if args.costs is not None:
-        costs.to_json(args.costs)
-    if costs.interrupted:
-        message = f"The costs measured by then are in {args.costs}."
-        raise KeyboardInterrupt(message if args.costs is not None else "")
-    return costs, MEASURED
-
-
-def _checked(args: Namespace, costs: hl.CostModel) -> hl.CostModel:
-    """Return stored costs if they hold for the model, the devices and their properties."""
-    from hetero_lab.placement.priorities import device_list
-
-    text = args.devices
-    # A plan from stored costs needs no device, so the devices may be absent.
-    if text is not None and device_list(text) != costs.devices:
-        raise ArgumentError(
-            f"-d {shorten(text)} differs from the devices that the costs hold for: "
-            f"{','.join(costs.devices)}, in this order. Leave -d out, or measure anew with "
-            "another --costs."
-        )
-    costs.check_graph(prepared(args).graph)
-    for device, properties in values.properties(args.property).items():
-        of_costs = costs.device_properties.get(device, {})
-        for key, value in properties.items():
-            if str(of_costs.get(key)) != str(value):
-                raise ArgumentError(
-                    f"These costs were not measured with {device}.{key}={value}. Leave --property "
-                    "out, or measure anew with another --costs."
-                )
-    return costs
-
-
-def _check_pins(args: Namespace) -> None:
-    """Refuse wrong limits and pins before a minute of measuring."""
-    from hetero_lab.devices.core import bind
-    from hetero_lab.devices.devices import supported_ops
-    from hetero_lab.planning.problem import check_constraints
-
-    bound, pins, devices = bind(prepared(args)), values.pins(args.pin), _devices(args)
-    support = {device: supported_ops(bound, device) for device in devices}
-    check_constraints(bound.graph, devices, values.memory_limit(args.memory_limit), pins, support)
-
-
-# -- around each command ------------------------------------------------------------------------
-
-
-def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Register the emulated devices; return the properties that set each base apart."""
-    every = [values.emulation(text) for text in texts]  # all are read before one is registered
-    devices = [hl.emulate(**arguments) for arguments in every]
-    return {device.base: device.contrast for device in devices if device.contrast}
-
-
-def until_interrupted(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a public function; after Ctrl-C return its unfinished result, if there is one."""
-    try:
-        return call(*args, **options)
-    except KeyboardInterrupt:
-        result = hl.last_interrupted()
-        if result is None:
-            raise
-        return result
-
-
-def check_targets(args: Namespace) -> None:
-    """Raise before anything is run, if a file or directory of the options cannot be written."""
-    settings = {name: value for name, value in vars(args).items() if value is not None}
-    if not settings.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
-        text = shorten(args.affinity_out)
-        raise ArgumentError(f"--affinity-out {text} has to end in .json or .csv.")
-    for name in {"csv", "html", "junit", "affinity_out"} & settings.keys():
-        check_writable(settings[name])
-    for name in {"export", "store", "deploy", "directory"} & settings.keys():
-        # A missing directory will be made, so its lowest existing parent matters.
-        path = Path(settings[name]).absolute()
-        there = next(p for p in [path, *path.parents] if p.exists())
-        check_writable(there / "profile.json")
-
-
-def write(args: Namespace, result: Any, text: str = "") -> None:
-    """Write the files that the options name; the page of a table begins with the printed text."""
-    is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
-    settings = {name: value for name, value in vars(args).items() if value is not None}
-    with contextlib.ExitStack() as every:  # so that one that fails costs itself only
-        if "csv" in settings and is_table:
-            columns = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-            every.callback(write_csv, args.csv, result.assign(**columns))
-        elif "csv" in settings:
-            every.callback(result.to_csv, args.csv)
-        if "junit" in settings:
-            every.callback(result.to_junit, args.junit, strict=args.strict)
-        if "export" in settings:
-            every.callback(result.export, args.export)
-        if "deploy" in settings:
-            more = options.arguments(args, result.deploy, args.options)
-            every.callback(result.deploy, args.deploy, **more)
-            if result.interrupted:
-                every.callback(warn, "Deploys what was best by then; Ctrl-C again stops.")
-        if "affinity_out" in settings:
-            affinity = (result.plan if planned else result).affinity
-            is_csv = args.affinity_out.lower().endswith(".csv")
-            every.callback(affinity.to_csv if is_csv else affinity.to_json, args.affinity_out)
-        if "html" in settings:
-            notes = text.partition("\n\n")[0].splitlines() if is_table else ()
-            results = [result.plan, result.costs] if planned else result
-            every.callback(_write_page, results, args.html, notes)
-
-
-def _write_page(results: Any, file: str, notes: Sequence[str]) -> None:
-    """Write a page, whose sentences name options in place of arguments."""
-    from hetero_lab.views.result_views import page_text
-
-    text = page_text(results, notes=notes)
-    write_text(file, _SENTENCE.sub(lambda match: options.spelled(match[0]), text))
-
-
-@contextlib.contextmanager
-def warnings_to(show: Callable[[str], object]) -> Iterator[None]:
-    """Hand the text of each of our warnings to ``show``, without file and line."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", HeteroLabWarning)
-        before = warnings.showwarning
-
-        def handle(message: Any, category: Any, *rest: Any, **more: Any) -> None:
-            ours = issubclass(category, HeteroLabWarning)
-            show(f"Note: {message}") if ours else before(message, category, *rest, **more)
-
-        warnings.showwarning = handle
-        yield
+def parser() -> OptionParser:
+    """Return the parser of everything but the options of calls."""
+    top = OptionParser(
+        "hetero-lab", "A laboratory for OpenVINO's HETERO device: placement, cost, evidence."
+    )
+    top.add_argument("--version", action="store_true", help="print the versions and end")
+    top.usage = "hetero-lab COMMAND [-h] [OPTION ...]"
+    groups = (
+        [f"{title}:", *(f"  {name:<12}{COMMANDS[name].help}" for name in names.split()), ""]
+        for title, names in GROUPS.items()
+    )
+    codes = ["exit codes:", *(f"  {code:<12}{meaning}" for code, meaning in EXIT_CODES.items())]
+    top.epilog = "\n".join([*(line for group in groups for line in group), *codes])
+    return top

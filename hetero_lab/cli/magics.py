@@ -15,8 +15,8 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 import hetero_lab as hl
-from hetero_lab.cli import commands, texts, values
-from hetero_lab.cli.main import COMMANDS
+from hetero_lab.cli import calls, texts, values
+from hetero_lab.cli.commands import COMMANDS
 from hetero_lab.cli.options import OptionParser
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 from hetero_lab.terminal import plain_text
@@ -86,9 +86,9 @@ class HeteroMagics(Magics):
                 args.costs = value if isinstance(value, hl.CostModel) else args.costs
             command = COMMANDS[name]
             if cell is not None:
-                command = replace(command, run=lambda args: commands.sweep_fixes(args, cell))
+                command = replace(command, run=lambda args: calls.sweep_fixes(args, cell))
             result = command.result(args)
-            commands.write(args, result)
+            calls.write(args, result)
             return self._result(args, result)
 
     def _result(self, args: Namespace, result: Any) -> Any:
@@ -146,7 +146,7 @@ class HeteroMagics(Magics):
 @contextmanager
 def _one_paragraph() -> Iterator[None]:
     """Show our errors and warnings as text, without a traceback."""
-    with commands.warnings_to(lambda text: print(text, file=sys.stderr)):
+    with calls.warnings_to(lambda text: print(text, file=sys.stderr)):
         try:
             yield
         except HeteroLabError as error:

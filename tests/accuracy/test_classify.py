@@ -18,7 +18,7 @@ from PIL import Image
 import hetero_lab as hl
 from hetero_lab.accuracy import classify as classifying
 from hetero_lab.accuracy.classify import picture_input
-from hetero_lab.cli import commands, main as cli
+from hetero_lab.cli import calls, main as cli
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, InputError, ModelError, SampleError
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import drawn_text
@@ -237,7 +237,7 @@ def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, mo
     assert err.startswith("hetero-lab: Error: ")
     assert err.count("\n") == 1
     assert fact in err
-    with commands.warnings_to(print), pytest.raises(kind, match=fact):
+    with calls.warnings_to(print), pytest.raises(kind, match=fact):
         classify = cli.COMMANDS["classify"]
         classify.result(classify.parser().parse_args(arguments[1:]))
 

@@ -18,7 +18,8 @@ import pytest
 from openvino import opset13 as op
 
 from docs.json_schemas import RUNS, SCHEMAS, prepare, run
-from hetero_lab.cli.main import COMMANDS, INTERRUPTED, main
+from hetero_lab.cli.commands import COMMANDS, INTERRUPTED
+from hetero_lab.cli.main import main
 from hetero_lab.processes import environment_of_a_child
 from hetero_lab.tables import json_value, records
 

@@ -11,7 +11,8 @@ from html_outline import Outline
 from test_json import check
 
 import hetero_lab as hl
-from hetero_lab.cli.main import INTERRUPTED, main
+from hetero_lab.cli.commands import INTERRUPTED
+from hetero_lab.cli.main import main
 from hetero_lab.cli.values import read_machine
 from hetero_lab.machine.race import Race
 from hetero_lab.measure import bench

@@ -5,7 +5,8 @@ from pathlib import PureWindowsPath
 import pytest
 
 from hetero_lab.cli import values
-from hetero_lab.cli.main import COMMANDS, GROUPS, main
+from hetero_lab.cli.commands import COMMANDS, GROUPS
+from hetero_lab.cli.main import main
 from hetero_lab.cli.options import spelled
 from hetero_lab.errors import ArgumentError
 

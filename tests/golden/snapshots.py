@@ -22,7 +22,8 @@ from unittest import mock
 import pandas as pd
 
 import hetero_lab as hl
-from hetero_lab.cli.main import COMMANDS, main
+from hetero_lab.cli.commands import COMMANDS
+from hetero_lab.cli.main import main
 from tests.counting_core import F32, core_with_acc
 from tests.package_source import public_names
 
