@@ -1,27 +1,18 @@
 """Traces: one lane a device, slices that do not overlap in a lane, arrows at boundaries."""
 
-import functools
 import json
 from pathlib import Path
 
 import pytest
 from perfetto_in_browser import TraceProcessor, trace_processor
+from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 
 
-@functools.cache
-def measured(executor: str) -> hl.types.Profile:
-    hl.emulate("TRCACC", unsupported={"Softmax", "Sigmoid", "Concat", "MaxPool"})
-    return hl.profile(
-        "digits_inception", "HETERO:TRCACC,CPU", executor=executor, iterations=10,
-        reference=False, progress=False,
-    )  # fmt: skip
-
-
 def test_a_profile_without_counters_has_no_trace(tmp_path):
-    profile = hl.profile("digits_inception", "CPU", iterations=10, counters=False, progress=False)
+    profile = small_profile(counters=())
     with pytest.raises(MeasurementError, match="counters=True"):
         profile.to_trace(tmp_path / "trace.json")
     assert not list(tmp_path.iterdir())
@@ -39,7 +30,11 @@ OPTIONAL = {"args": dict, "tid": int}
 
 @pytest.mark.parametrize("executor", ["hetero", "parallel"])
 def test_the_trace_event_format_is_kept_strictly(tmp_path, executor):
-    profile = measured(executor)
+    hl.emulate("TRCACC", unsupported={"Softmax", "Sigmoid", "Concat", "MaxPool"})
+    profile = hl.profile(
+        "digits_inception", "HETERO:TRCACC,CPU", executor=executor, iterations=10, warmup=0,
+        reference=False, progress=False,
+    )  # fmt: skip
     profile.to_trace(tmp_path / "trace.json")
     text = (tmp_path / "trace.json").read_text("utf-8")
     trace = json.loads(text, parse_constant=pytest.fail)  # no NaN, no Infinity
