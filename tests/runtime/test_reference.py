@@ -13,7 +13,7 @@ import pytest
 from counting_core import F32, core_with_acc, in_f32
 from hypothesis import given, strategies as st
 from openvino import opset13 as op
-from small_models import chain, convolutions, two_parts
+from small_models import chain, convolutions
 
 import hetero_lab as hl
 from hetero_lab.debug.find_wrong import search_wrong
