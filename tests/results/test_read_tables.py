@@ -54,12 +54,14 @@ def test_one_file_of_a_sweep_has_its_rows_without_findings(stored, tmp_path):
 
 def test_a_profile_comes_back_from_its_tables(tmp_path):
     whole = small_profile()
-    whole.to_csv(tmp_path / "profile.csv")
+    whole.to_csv(csv := tmp_path / "profile.csv")
+    pd.read_csv(csv).drop(columns="configuration").to_csv(csv, index=False)  # older
     whole.export(tmp_path / "tables")
     (tmp_path / "tables" / "profile.json").unlink()
     for path in ("profile.csv", "tables"):
         again = hl.read_profile(tmp_path / path)
         assert (again.label, again.compile_ms) == (whole.label, whole.compile_ms)
+        assert list(again.tables["summary"]["configuration"]) == [whole.configuration]
         assert "profile.json" in repr(again)
         assert html_table(again.tables["summary"]) in again._repr_html_()
         with pytest.raises(StoredFileError, match="No table holds the latency"):

@@ -514,6 +514,12 @@ def test_a_random_model_is_frozen_with_a_word(tmp_path):
     assert "random by itself" in parts.loc["outputs", "detail"]
 
 
+def test_a_random_branch_is_no_fault(core):
+    wrong = hl.find_wrong(models.nested(models.noisy), "CPU", progress=False, core=core)
+    assert wrong.kind == "rounding"
+    assert wrong.culprits.empty
+
+
 # -- what a model amplifies --------------------------------------------------------------------
 
 
