@@ -101,9 +101,6 @@ def recurrent() -> ov.Model:
     return ov.Model([out], assigns, [x], "recurrent")
 
 
-STATEFUL = (running_sum, two_states, growing, recurrent)
-
-
 def state_of(kind: ov.Type, *shape: int, step: Callable[[Any], Any], given: bool = True) -> Build:
     """Build a state that ``step`` changes, and that is an output; an input beside, if ``given``."""
 

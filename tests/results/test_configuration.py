@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from counting_core import core_with_acc
 from views.hand_made import small_profile
-from widgets.hand_sweeps import measured_row, small_sweep
+from widgets.hand_sweeps import measured_row, on_cpu_alone, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.results.configuration import configuration
@@ -53,34 +53,26 @@ def test_the_shortest_name_that_is_not_ambiguous(label, precisions, properties, 
     assert configuration(label, precisions, properties) == name
 
 
-def default_of(core) -> str:
-    """Return what the CPU of this machine runs in where nobody asks."""
-    found = str(core.get_property("CPU", HINT).get_type_name())
-    assert found in ("bf16", "f16", "f32")
-    return found
-
-
 @pytest.fixture(scope="module")
 def core():
     return core_with_acc(unsupported={"Softmax"})
 
 
 @pytest.fixture(scope="module")
-def sweep(core):
+def sweep(core, digits):
     """Measure the CPU as it comes and in f32, and a split with ACC in f32 and the CPU by itself."""
-    model = hl.load("digits_inception")
-    cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    cpu = hl.Affinity.uniform(digits, "CPU", core=core)
     in_f32 = hl.Placement(cpu, "exact", {"CPU": F32}, direct=True)
     return hl.sweep(
-        model, ["CPU", in_f32, "HETERO:ACC,CPU"], turns=2, isolate=False, progress=False, core=core
+        digits, ["CPU", in_f32, "HETERO:ACC,CPU"], turns=2, isolate=False, progress=False, core=core
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def names(core, sweep):
     """Return the expected name of each row."""
-    default = default_of(core)
-    assert [row.label for row in sweep.rows][:3] == ["CPU", "exact", "HETERO:ACC,CPU"]
+    default = str(core.get_property("CPU", HINT).get_type_name())
+    assert default in ("bf16", "f16", "f32")
     split = "f32" if default == "f32" else f"ACC f32, CPU {default} by default"
     return [f"CPU ({default}, default)", "exact (f32)", f"HETERO:ACC,CPU ({split})"]
 
@@ -132,31 +124,27 @@ def test_figures_and_pages_name_rows_with_their_precision(sweep, names, tmp_path
         assert page.count(name) > 3
 
 
-def test_a_profile_and_an_evaluation_say_it_as_well(core, names):
-    model = hl.load("digits_inception")
-    options = {"isolate": False, "progress": False, "counters": False, "reference": False}
-    profile = hl.profile(model, "CPU", iterations=10, **options, core=core)
-    assert f"on {names[0]}; " in str(profile)
-    assert list(profile.tables["summary"]["configuration"]) == [names[0]]
-    found = hl.evaluate(model, "CPU", hl.dataset("digits").calibration[:2], core=core)
+def test_a_profile_and_an_evaluation_say_it_as_well(core, digits, sweep, names, tmp_path):
+    sweep.profile("exact").export(tmp_path)
+    profile = hl.read_profile(tmp_path)
+    assert f"with {names[1]}; " in str(profile)
+    assert list(profile.tables["summary"]["configuration"]) == [names[1]]
+    found = hl.evaluate(digits, "CPU", hl.dataset("digits").calibration[:2], core=core)
     assert list(found.summary["configuration"]) == [names[0]]
     assert repr(found).startswith(f"Evaluation('{names[0]}'")
 
 
-def test_a_stored_profile_keeps_its_name(sweep, names, tmp_path):
-    sweep.profile("exact").export(tmp_path)
-    assert hl.read_profile(tmp_path).configuration == names[1]
-
-
-def test_a_page_says_which_conditions_differ(core, sweep, tmp_path):
+def test_a_page_says_which_conditions_differ(tmp_path):
     """Another latency of the same placement, of a profile in another precision and other inputs."""
+    small = small_profile(device_properties={"CPU": F32}, inputs_digest="ours")
+    row = on_cpu_alone(replace(small, chosen=replace(small.chosen, precisions={"CPU": "f32"})))
+    sweep = replace(small_sweep(), rows=(measured_row("CPU", row),), reference="CPU")
     row = sweep.profile("CPU")
-    other = "bf16" if default_of(core) == "f32" else "f32"
+    later = replace(row, latency=row.latency.scaled(1e4))
     slow = replace(
-        row, latency=row.latency.scaled(1e4), device_properties={"CPU": {HINT: other}},
-        chosen=replace(row.chosen, precisions={"CPU": other}), inputs_digest="others",
+        later, device_properties={"CPU": BF16}, inputs_digest="others",
+        chosen=replace(row.chosen, precisions={"CPU": "bf16"}),
     )  # fmt: skip
-    assert differing(slow, row) == "precision, properties, inputs"
     assert differing(row, row) == ""
     assert differing(replace(slow, inputs_digest=""), row) == "precision, properties"  # older file
 
@@ -165,10 +153,9 @@ def test_a_page_says_which_conditions_differ(core, sweep, tmp_path):
         return (tmp_path / "page.html").read_text(encoding="utf-8")
 
     said = page(slow, sweep)
-    assert f"CPU ({other}) takes" in said
+    assert "CPU (bf16) takes" in said
     assert (
         "What differs: precision, properties, inputs, time and load; not measured in turn" in said
     )
     assert "What differs" not in page(row, sweep)
-    again = page(replace(row, latency=row.latency.scaled(1e4)), sweep)
-    assert "What differs: time and load; not measured in turn" in again
+    assert "What differs: time and load; not measured in turn" in page(later, sweep)

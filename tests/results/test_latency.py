@@ -125,15 +125,9 @@ FACTORS = {"reference": 1.0, "a": 0.9, "b": 1.2}
     st.floats(0.0, 0.3),
     st.integers(0, 100),
 )
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_no_table_or_figure_contradicts_another(factors, drift, n_rounds, noise, seed):
     check(drifting_sweep(factors, drift, n_rounds, noise, seed))
-
-
-def test_the_parts_of_a_latency_add_up_to_it():
-    summary = drifting_sweep((0.85, 0.82, 1.3, 1.5), (1.0, 1.1, 1.3, 1.0)).summary
-    parts = summary["ops_us"] + summary["reorders_us"] + summary["rest_us"]
-    assert list(parts) == pytest.approx(list(summary["median_us"]))
 
 
 def test_what_a_comparison_says_follows_from_what_it_shows():

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning, StoredFileError
 from hetero_lab.tables import html_table
 
 BEFORE = Path(__file__).parent / "stored_before"
-RECORDED = Path(__file__).parents[2] / "datasets" / "recordings"
-PROFILE = RECORDED / "digits_inception_emulated" / "profile"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stored() -> hl.types.Sweep:
     return hl.read_sweep(BEFORE / "one_machine")
 
@@ -43,29 +42,26 @@ def test_one_file_of_a_sweep_has_its_rows_without_findings(stored, tmp_path):
     assert "Fastest" not in repr(again)
     assert "hl.sweep(…, store=) keeps what that takes" in repr(again)
     assert "keeps what that takes" in again._repr_html_()
-
-
-def test_what_needs_turns_says_that_tables_have_none(stored, tmp_path):
-    stored.to_csv(tmp_path / "sweep.csv")
-    again = hl.read_sweep(tmp_path / "sweep.csv")
-    for ask in (
+    for needs_turns in (
         lambda: hl.views.latency_ranking(again),
         lambda: again.profile("CPU"),
         lambda: hl.compare(again, stored),
     ):
         with pytest.raises(StoredFileError, match=r"No table holds the rows .* store="):
-            ask()
+            needs_turns()
     assert not hasattr(again, "anything_else")
 
 
 def test_a_profile_comes_back_from_its_tables(tmp_path):
-    whole = hl.read_profile(PROFILE)
-    whole.to_csv(tmp_path / "profile.csv")
-    shutil.copytree(PROFILE, tmp_path / "tables")
+    whole = small_profile()
+    whole.to_csv(csv := tmp_path / "profile.csv")
+    pd.read_csv(csv).drop(columns="configuration").to_csv(csv, index=False)  # older
+    whole.export(tmp_path / "tables")
     (tmp_path / "tables" / "profile.json").unlink()
     for path in ("profile.csv", "tables"):
         again = hl.read_profile(tmp_path / path)
         assert (again.label, again.compile_ms) == (whole.label, whole.compile_ms)
+        assert list(again.tables["summary"]["configuration"]) == [whole.configuration]
         assert "profile.json" in repr(again)
         assert html_table(again.tables["summary"]) in again._repr_html_()
         with pytest.raises(StoredFileError, match="No table holds the latency"):
@@ -103,32 +99,29 @@ def test_an_edited_cell_is_named(stored, tmp_path, name, column, value, said):
         hl.read_sweep(tmp_path)
 
 
-def test_a_table_that_contradicts_the_summary_is_named(stored, tmp_path):
+def test_tables_that_contradict_each_other_or_make_no_sweep_are_named(stored, tmp_path):
     stored.export(tmp_path)
-    table = pd.read_csv(tmp_path / "ranking.csv")
-    table["median_us"] *= 1.0001
-    table.to_csv(tmp_path / "ranking.csv", index=False)
+    stored.ranking.assign(median_us=1.0001 * stored.ranking["median_us"]).to_csv(
+        tmp_path / "ranking.csv", index=False
+    )
     with pytest.raises(StoredFileError, match=r"ranking.csv', row 2, .* not what summary.csv says"):
         hl.read_sweep(tmp_path)
-
-
-def test_tables_that_make_no_sweep_are_named(stored, tmp_path):
-    stored.export(tmp_path)
+    (tmp_path / "ranking.csv").unlink()
     (tmp_path / "notes.csv").write_text("remark\nbusy\n")
     with pytest.raises(StoredFileError, match=r"' is not a whole sweep: .*finding"):
         hl.read_sweep(tmp_path)
 
 
-def test_tables_of_something_else_are_named(tmp_path):
+def test_tables_of_something_else_are_named(stored, tmp_path):
     (tmp_path / "sweep.csv").write_text("name,time\nresnet,3\n")
     with pytest.raises(StoredFileError, match=r"sweep.csv' is no summary of a sweep: .* 'label'"):
         hl.read_sweep(tmp_path / "sweep.csv")
     with pytest.raises(StoredFileError, match=r"sweep.csv' is no summary of a profile"):
         hl.read_profile(tmp_path)
-    hl.read_profile(PROFILE).to_csv(tmp_path / "profile.csv")
+    small_profile().to_csv(tmp_path / "profile.csv")
     with pytest.raises(StoredFileError, match="has no column 'ratio'"):
         hl.read_sweep(tmp_path / "profile.csv")
-    hl.read_sweep(BEFORE / "one_machine").to_csv(tmp_path / "other.csv")
+    stored.to_csv(tmp_path / "other.csv")
     with pytest.raises(StoredFileError, match="holds a sweep: hetero_lab.read_sweep reads it"):
         hl.read_profile(tmp_path / "other.csv")
 
@@ -155,7 +148,7 @@ def test_a_column_that_an_older_release_did_not_write_is_empty(stored, tmp_path)
 
 
 def test_an_edited_table_beside_the_measurement_is_not_passed_over(tmp_path):
-    shutil.copytree(PROFILE, tmp_path / "profile")
+    small_profile().export(tmp_path / "profile")
     path = tmp_path / "profile" / "latency.csv"
     table = pd.read_csv(path)
     table.to_csv(path, index=False, lineterminator="\r\n")  # saved by another program
@@ -177,12 +170,12 @@ def test_an_edited_table_beside_the_measurement_is_not_passed_over(tmp_path):
         hl.read_sweep(tmp_path / "store")
 
 
-def test_an_empty_table_has_its_header(tmp_path):
+def test_an_empty_table_has_its_header(stored, tmp_path):
     """Nothing of a sweep was measured when Ctrl-C came."""
     shutil.copytree(BEFORE / "one_machine", tmp_path / "store")
     (tmp_path / "store" / "records.jsonl").write_text("")
-    empty, full = hl.read_sweep(tmp_path / "store"), hl.read_sweep(BEFORE / "one_machine")
-    for name, table in full.tables.items():
+    empty = hl.read_sweep(tmp_path / "store")
+    for name, table in stored.tables.items():
         if name != "summary":  # which has other columns if labelled data was evaluated
             assert set(table.columns) - {"accuracy", "variant"} <= set(empty.tables[name].columns)
     empty.export(tmp_path / "tables")

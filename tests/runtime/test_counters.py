@@ -86,7 +86,7 @@ def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_afte
     assert leaders["above"].fused_ops == ()
 
 
-@pytest.mark.parametrize("seed", [4, 5, 13, 16, 31, 33, 38, 39])
+@pytest.mark.parametrize("seed", [4, 13, 31, 38])
 def test_what_holds_of_every_set_of_counters(core, seed):
     prepared = prepare(random_model(seed))
     affinity = random_affinity(prepared.graph, ["ACC", "CPU"], seed)
