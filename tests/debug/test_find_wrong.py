@@ -393,7 +393,7 @@ def test_a_device_that_fails_on_a_cut_is_named_and_the_search_goes_on(monkeypatc
     case = failing(chain_case(fault("tanh")), monkeypatch, how, "Parameter", "sigmoid")
     # A quarter of the budget, several times over, would be long for a test.
     monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
-    watch = Stopwatch.start(400.0)
+    watch = Stopwatch.start(800.0)
     wrong = search_wrong(case.runs(watch=watch))
     assert list(wrong.culprits["op"]) == ["tanh"]
     assert wrong.proven
