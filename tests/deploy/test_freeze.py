@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 import pytest
-from other_process import run
 from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
@@ -20,6 +19,7 @@ from hetero_lab.devices.core import bind
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
+from tests.other_process import run
 
 F32 = {"FRZACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from plain_openvino import edit_placement
-from proof.tampered import sign
 from random_models import random_affinity, random_model
 from small_models import logarithm
 
@@ -61,8 +60,9 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve, with_label
 from hetero_lab.runtime.stored_placement import read_stored
 from hetero_lab.tables import read_csv
+from tests.proof.tampered import sign
+from tests.scripts import F32
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 ANY = 1e6  # a latency that a busy machine cannot break
 
 

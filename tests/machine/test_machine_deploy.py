@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from other_process import run
 from small_models import convolutions
 
 import hetero_lab as hl
@@ -36,6 +35,7 @@ from hetero_lab.machine.ways import ways_of
 from hetero_lab.measure.loads import Driven
 from hetero_lab.results.evidence import BEST
 from hetero_lab.runtime.stored_placement import standalone
+from tests.other_process import run
 
 ONE_THREAD = {"CPU": {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}}
 
