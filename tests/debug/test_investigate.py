@@ -222,8 +222,8 @@ def test_a_language_model_needs_a_scenario():
 
 def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
     case = failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid")
-    with pytest.raises(MeasurementError, match="budget of 2 s ended before"):
-        investigated(case, 2.0)
+    with pytest.raises(MeasurementError, match="budget of 4 s ended before"):
+        investigated(case, 4.0)
 
 
 @pytest.mark.parametrize("end", ["interrupted", "budget ended"])

@@ -156,9 +156,14 @@ def test_a_way_that_is_kept_without_latencies_takes_for_ever():
 def test_ways_have_one_label_each_and_are_offered_if_none_is_named():
     model = chain("r", "s")
     same = [hl.Placement(hl.Affinity.uniform(model, device), "x") for device in ("MACHACC", "CPU")]
-    demands = {"named": hl.Demand(model, ways=same), "free": hl.Demand(model, requests=2)}
+    demands = {
+        "named": hl.Demand(model, ways=same),
+        "one": hl.Demand(model),
+        "free": hl.Demand(model, requests=2),
+    }
     with inquiry_on(demands, ["MACHACC", "CPU"]) as inquiry:
         assert list(inquiry.ways["named"]) == ["x", "x (2)"]
+        assert "MULTI:MACHACC,CPU" not in inquiry.ways["one"]  # one request keeps one device busy
         assert {*inquiry.ways["free"]} >= {
             "MACHACC", "CPU", "CPU · 2 streams", "AUTO:MACHACC,CPU", "MULTI:MACHACC,CPU",
         }  # fmt: skip
