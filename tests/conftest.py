@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -83,6 +87,23 @@ def ctrl_c_in_the_fourth_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         return turns[-1]
 
     monkeypatch.setattr(executors, "run_turn", interrupted_turn)
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that sees openvino, its tokenizers and numpy alone."""
+    import numpy as np
+    from other_process import run
+
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, symlinks=os.name != "nt")
+    here = {"base": str(home), "platbase": str(home)}
+    for source in Path(np.__file__).parents[1].iterdir():
+        if source.name in ("numpy", "numpy.libs", "openvino", "openvino_tokenizers"):
+            (Path(sysconfig.get_path("purelib", vars=here)) / source.name).symlink_to(source)
+    python = Path(sysconfig.get_path("scripts", vars=here)) / Path(sys.executable).name
+    assert "No module named 'msgspec'" in run(str(python), "-c", "import msgspec").stderr
+    return str(python)
 
 
 @pytest.fixture(scope="module")

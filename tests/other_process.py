@@ -18,3 +18,12 @@ def run_python(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
+
+
+def run(python: str, *command: object) -> subprocess.CompletedProcess[str]:
+    """Run a program that has what its interpreter has, wherever this process looks as well."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [python, *map(str, command)],
+        env=environment, cwd=Path(python).parent, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip

@@ -12,7 +12,6 @@ from openvino import opset13 as op
 from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.debug import placed_runs
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.reproducer import Symptom, failure
@@ -79,16 +78,15 @@ def test_a_right_placement_has_no_symptom(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("ops", [("tanh",), ("shift", "sigmoid")], ids=str)
-def test_wrong_numbers_are_traced_to_the_ops(ops, tmp_path):
-    found = investigated(chain_case(fault(*ops)))
+def test_wrong_numbers_are_traced_to_the_ops(tmp_path):
+    found = investigated(chain_case(fault("shift", "sigmoid")))
     assert found.symptom == "wrong"
-    assert (found.device, found.ops) == ("ACC", ops)
+    assert (found.device, found.ops) == ("ACC", ("shift", "sigmoid"))
     assert found.evidence.error > 0.01
     assert found.settings == ()
     assert "No setting is to blame." in found.verdict
     found.export(tmp_path)
-    assert hl.read_wrong(tmp_path / "find_wrong").sets[0].ops == ops
+    assert hl.read_wrong(tmp_path / "find_wrong").sets[0].ops == found.ops
     done = shown_fault(tmp_path)  # the fault is not in the device
     assert "The fault is not there." in done.stdout, done.stderr
 
@@ -103,8 +101,10 @@ def test_nan_is_a_symptom_of_its_own():
     assert "NaN" in found.evidence.told
 
 
-@pytest.mark.parametrize("others", ["trusted", "another", "none"])
-@pytest.mark.parametrize("how", ["refuse", slow("crash")])
+@pytest.mark.parametrize(
+    ("how", "others"),
+    [("refuse", "trusted"), ("refuse", "another"), ("refuse", "none"), slow("crash", "none")],
+)
 def test_a_failure_is_traced_to_the_ops(monkeypatch, how, others, tmp_path):
     """Also where no device is trusted, with or without another one."""
     case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
@@ -122,18 +122,6 @@ def test_a_failure_is_traced_to_the_ops(monkeypatch, how, others, tmp_path):
     assert len(found.reproducer.model.get_ops()) < len(case.prepared.model.get_ops())
     found.export(tmp_path)
     assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == found.symptom
-    assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
-
-
-@pytest.mark.slow
-@pytest.mark.by_hand
-def test_a_hang_is_traced_to_the_ops(monkeypatch, tmp_path):
-    monkeypatch.setattr(placed_runs, "_SHARE_OF_FIRST", 0.02)
-    monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
-    found = investigated(failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid"), 400.0)
-    assert (found.symptom, found.ops) == ("hang", ("shift", "sigmoid"))
-    found.export(tmp_path)
-    assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == "hang"
     assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
 
 
@@ -190,7 +178,7 @@ def test_the_setting_that_makes_the_symptom_is_named(tmp_path):
 
 def llm_case(*faults):
     hl.emulate(injected.SUSPECT)
-    prepared = injected.prepare(decoder(empty_from="layer"))
+    prepared = injected.prepare(decoder(2, empty_from="layer"))
     affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
     placement = hl.Placement(affinity, "placed", {injected.SUSPECT: EXACT}, direct=True)
     arrays = _arrays(bind(prepared), None, hl.Scenario(5, 4))

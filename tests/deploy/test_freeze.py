@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import openvino as ov
 import pytest
@@ -22,30 +19,12 @@ from hetero_lab.devices.core import bind
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
+from tests.other_process import run
 
-# Runs a program in a process that refuses the lab and what else a deployment need not have.
-WITHOUT_THE_LAB = (
-    "import runpy, sys\n"
-    "class Refuse:\n"
-    "    def find_spec(self, name, path=None, target=None):\n"
-    "        absent = ('hetero_lab', 'pandas', 'scipy', 'msgspec', 'openvino_genai')\n"
-    "        if name.split('.')[0] in absent:\n"
-    "            raise ImportError(name)\n"
-    "sys.meta_path.insert(0, Refuse())\n"
-    "sys.argv = sys.argv[1:]\n"
-    "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-)
 F32 = {"FRZACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 
-def run_without_the_lab(directory, *arguments) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", WITHOUT_THE_LAB, directory / "run.py", *arguments]
-    return subprocess.run(
-        list(map(str, program)), cwd=directory.parent, capture_output=True, text=True
-    )
-
-
-def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
+def test_it_reproduces_the_outputs_without_the_lab(bare_python, tmp_path):
     hl.emulate("FRZACC", unsupported={"Concat"})
     model = hl.load("digits_inception")
     affinity = hl.Affinity.automatic(model, "HETERO:FRZACC,CPU")
@@ -53,11 +32,11 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     directory = hl.freeze(model, placement, tmp_path / "frozen", tolerance=None)
     names = {"inputs.npz", "model.bin", "model.xml", "requests.npz", "run.py"}
     assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
-    done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    given, made = directory / "inputs.npz", tmp_path / "o.npz"
+    done = run(bare_python, directory / "run.py", given, made)
     assert done.stdout.startswith("digit (1, 10)")
-    inputs = dict(np.load(directory / "inputs.npz"))
-    expected = hl.compile(model, placement)(inputs)
-    with np.load(tmp_path / "o.npz") as got:
+    expected = hl.compile(model, placement)(dict(np.load(given)))
+    with np.load(made) as got:
         for name, value in expected.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5)
 
@@ -81,7 +60,7 @@ def test_auto_is_frozen_and_measured_as_it_lies_there(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_language_model_generates_without_the_lab(tmp_path):
+def test_a_language_model_generates_without_the_lab(bare_python, tmp_path):
     hl.emulate("FRZACC")
     model = hl.load(decoder(2))
     exact = {**F32["CPU"], "KV_CACHE_PRECISION": "f32"}
@@ -91,7 +70,8 @@ def test_a_language_model_generates_without_the_lab(tmp_path):
     directory = hl.freeze(
         model, placement, tmp_path / "frozen", examples=[prompt, prompt[:, :1]], tolerance=None
     )
-    done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    program = directory / "run.py"
+    done = run(bare_python, program, directory / "inputs.npz", tmp_path / "o.npz")
     assert done.returncode == 0, done.stderr
     expected = hl.profile(
         model, placement, scenario=hl.Scenario(5, 32), inputs=prompt, iterations=1, counters=False,
@@ -105,13 +85,13 @@ def test_a_language_model_generates_without_the_lab(tmp_path):
         assert file["out0.0"].argmax(-1).tolist() == file["in0.1"].tolist()
     assert hl.verify(directory, turns=3, tolerance=1e6).ok
 
-    refused = run_without_the_lab(directory, "")
+    refused = run(bare_python, program, "")
     assert (refused.returncode, refused.stderr[:27]) == (2, "run.py: The prompt is empty")
-    refused = run_without_the_lab(directory, "What is in a.npz")
+    refused = run(bare_python, program, "What is in a.npz")
     assert refused.returncode == 2
     assert "no openvino_tokenizer.xml" in refused.stderr
     edit_placement(directory, lambda plan: plan["generation"].update(context_tokens=20))
-    refused = run_without_the_lab(directory)
+    refused = run(bare_python, program)
     assert "longer than the model's context of 20 tokens" in refused.stderr
 
 
@@ -163,22 +143,23 @@ def test_prompts_that_a_language_model_does_not_take(tmp_path):
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_frozen_language_model_writes_text_without_the_lab(tmp_path):
+def test_a_frozen_language_model_writes_text_without_the_lab(bare_python, tmp_path):
     pytest.importorskip("openvino_tokenizers")
     model = hl.load("smollm2_135m")
     directory = tmp_path / "frozen"
     directory.mkdir()
     write_frozen(directory, hl.compile(model, "CPU"), [[np.array([[1, 2, 3]])]])
     assert "directory" not in (directory / "model.xml").read_text()[-2000:]
-    done = run_without_the_lab(directory, "The capital of France is", "4")
+    program = directory / "run.py"
+    done = run(bare_python, program, "The capital of France is", "4")
     assert done.stdout.startswith(" Paris.")
     (directory / "openvino_detokenizer.xml").unlink()
-    assert "no openvino_detokenizer.xml" in run_without_the_lab(directory, "The").stderr
+    assert "no openvino_detokenizer.xml" in run(bare_python, program, "The").stderr
 
 
-def test_a_model_without_inputs_is_frozen(tmp_path):
+def test_a_model_without_inputs_is_frozen(bare_python, tmp_path):
     directory = hl.freeze(constant_only(), "CPU", tmp_path / "frozen", tolerance=None)
-    assert run_without_the_lab(directory).stdout == "out (1, 4) float32 [3. 3. 3. 3.]\n"
+    assert run(bare_python, directory / "run.py").stdout == "out (1, 4) float32 [3. 3. 3. 3.]\n"
     assert hl.verify(directory).ok
 
 

@@ -43,7 +43,7 @@ def run(directory: Path, name: str) -> None:
     device = {"cpu": "CPU", "hetero": "HETERO:CPU", "split": "HETERO:ACC,CPU"}[where]
     folder = directory / name
     folder.mkdir()
-    options = ["-m", MODEL, "-d", device, "-niter", "30", "-nireq", "2", "-report_type"]
+    options = ["-m", MODEL, "-d", device, "-niter", "10", "-nireq", "2", "-report_type"]
     sys.argv = ["benchmark_app", *options, TYPES[what], "-report_folder", str(folder)]
     if how == "json":
         sys.argv.append("-json_stats")

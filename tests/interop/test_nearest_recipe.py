@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 
-import jsonschema
 import numpy as np
 import openvino as ov
 import pytest
@@ -17,20 +16,8 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.devices.core import shared_core
+from tests.scripts import F32
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-
-
-def _object(**properties):
-    kept = {"required": list(properties), "additionalProperties": False}
-    return {"type": "object", "properties": properties, **kept}
-
-
-# The part that counts of the schema of OpenVINO Model Server's config.json.
-_TEXT, _PLAIN = {"type": "string"}, {"type": ["string", "number"]}
-_MODEL = _object(name=_TEXT, base_path=_TEXT, target_device=_TEXT,
-                 plugin_config={"type": "object", "additionalProperties": _PLAIN})  # fmt: skip
-SERVED = _object(model_config_list={"type": "array", "items": _object(config=_MODEL)})
 # Every Core of the process has the device of the test.
 EMULATED = """
 import openvino as ov, hetero_lab as hl
@@ -121,7 +108,12 @@ def test_what_takes_no_labels_says_so(model):
     given = re.search(r"json.dumps\((.*)\),", texts["onnxruntime"])
     assert given
     assert ast.literal_eval(given[1]) == {"HETERO": {"DEVICE_PROPERTIES": {"CPU": F32}}}
-    jsonschema.validate(json.loads(re.sub("^//.*", "", texts["ovms"], flags=re.M)), SERVED)
+    served = json.loads(re.sub("^//.*", "", texts["ovms"], flags=re.M))
+    config = served["model_config_list"][0]["config"]
+    assert served == {"model_config_list": [{"config": config}]}
+    assert list(config) == ["name", "base_path", "target_device", "plugin_config"]
+    # Model Server takes no mapping inside.
+    assert {type(value) for value in config["plugin_config"].values()} == {str}
 
 
 def test_the_command_prints_it_and_saves_the_model(tmp_path, capsys):

@@ -49,11 +49,11 @@ def wavering(level: float, looks: float | None = None) -> list[float]:
 def test_of_equal_sets_the_reference_stays_and_none_is_called_worse():
     rng = np.random.default_rng(0)
     wrong = 0
-    for _ in range(20):
+    for _ in range(10):
         _, judgements = run(race_of(*(2.0 * rng.lognormal(0, 0.03, (8, LOOKS + 30))).tolist()))
         assert judgements[0] == "best"
         wrong += "slower" in judgements
-    assert wrong <= 2
+    assert wrong <= 1
 
 
 def test_what_looked_good_by_luck_is_judged_by_the_final():
