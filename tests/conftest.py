@@ -36,7 +36,10 @@ def pytest_configure() -> None:
     os.environ["HETERO_LAB_GUARD"] = "0"
     # It looks for CI, too, and would repeat itself; and no outcome hangs on the machine's speed.
     default = hypothesis.settings.get_profile("default")
-    hypothesis.settings.register_profile("any machine", default, deadline=None)
+    too_slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile(
+        "any machine", default, deadline=None, suppress_health_check=too_slow
+    )
     hypothesis.settings.load_profile("any machine")
 
 

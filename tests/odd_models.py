@@ -160,10 +160,11 @@ def state_in_body() -> ov.Model:
 def branched(then: Callable[[Any], Any], *, size: int = 16) -> ov.Model:
     """Put ``then`` into the branch of an If that is taken."""
     x = parameter(1, size)
-    return ov.Model([op.result(_if(x, then, size), name="y")], [x], "branched")
+    return ov.Model([op.result(either(x, then, size), name="y")], [x], "branched")
 
 
-def _if(x: Any, then: Callable[[Any], Any], size: int) -> Any:
+def either(x: Any, then: Callable[[Any], Any], size: int) -> Any:
+    """Add an If: ``then``, but Relu where the sum is below -1e9."""
     total = op.reduce_sum(x, constant([0, 1], np.int64), False)
     inner, other = parameter(1, size, name="inner"), parameter(1, size, name="other")
     bodies = [ov.Model([op.result(then(inner))], [inner], "then")]
@@ -176,7 +177,7 @@ def _if(x: Any, then: Callable[[Any], Any], size: int) -> Any:
 
 
 def nested(then: Callable[[Any], Any]) -> ov.Model:
-    return branched(lambda x: _if(x, then, 16))
+    return branched(lambda x: either(x, then, 16))
 
 
 def looped(step: Callable[[Any], Any], turns: Any = None) -> ov.Model:

@@ -125,7 +125,7 @@ def test_optimize_writes_what_freeze_takes(said, tmp_path):
     out = str(tmp_path / "best.json")
     page = tmp_path / "best.html"
     lines = said(
-        "optimize", MODEL, "-d", "ASKACC,CPU", *EMULATE, "-b", "20", "--no-isolate",
+        "optimize", MODEL, "-d", "ASKACC,CPU", *EMULATE, "-b", "8", "--no-isolate",
         "--affinity-out", out, "--html", str(page),
     ).splitlines()  # fmt: skip
     # The answer, what was measured, the placement and two notes; the sweep's verdict, heading, five

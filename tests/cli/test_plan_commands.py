@@ -234,7 +234,7 @@ def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):
 def test_plan_then_apply(tmp_path, said):
     costs, plan = str(tmp_path / "costs.json"), str(tmp_path / "plan.json")
     emulate = ["--emulate", "PLANACC:unsupported=Concat,MaxPool,Softmax:faster_by=auto"]
-    arguments = ["plan", MODEL, "-d", "PLANACC,CPU", *emulate, "--budget", "15"]
+    arguments = ["plan", MODEL, "-d", "PLANACC,CPU", *emulate, "--budget", "8"]
     arguments += ["--costs", costs, "--affinity-out", plan]
     first = said(*arguments)
     assert first.startswith("Plan:")

@@ -13,8 +13,14 @@ from small_models import chain, convolutions, diamond
 
 import hetero_lab as hl
 from hetero_lab.deploy import run_frozen
-from hetero_lab.devices.core import EmulatedDevice, emulated_devices, register, shared_core
-from hetero_lab.devices.devices import precisions
+from hetero_lab.devices.core import (
+    EmulatedDevice,
+    bind,
+    emulated_devices,
+    register,
+    shared_core,
+)
+from hetero_lab.devices.devices import precisions, supported_ops
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
@@ -48,6 +54,8 @@ def test_the_last_call_wins():
         spec = hl.emulate("ACC", **change, core=core)
         assert hl.support(model, ["ACC"], core=core)["ACC"].tolist() == expected
         assert emulated_devices(core) == {"ACC": spec}
+    # Parameters, constants and results are everybody's.
+    assert supported_ops(bind(model, core), "ACC") == {"x", "out"}
 
 
 def test_the_last_properties_win():

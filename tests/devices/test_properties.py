@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import chain
 
 import hetero_lab as hl
@@ -155,7 +155,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(key=KEYS, value=VALUES)
 def test_what_passes_the_check_compiles(core, key, value):
     model = prepare(chain("r"))

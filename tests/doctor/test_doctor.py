@@ -267,7 +267,8 @@ def test_this_machine(capsys):
 
 def test_the_command_without_openvino():
     code = (
-        "import sys; sys.modules['openvino'] = None\n"
+        # JupyterLab takes seconds to import.
+        "import sys; sys.modules.update(openvino=None, jupyterlab=sys)\n"
         "from importlib import metadata; real = metadata.version\n"
         "def version(name):\n"
         "    if name == 'openvino': raise metadata.PackageNotFoundError(name)\n"

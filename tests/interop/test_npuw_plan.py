@@ -52,7 +52,7 @@ def random_groups(graph: OpGraph, seed: int) -> list[list[str]]:
     return [[graph.ops[i].name for i in part] for part in parts if len(part)]
 
 
-@pytest.mark.parametrize("seed", sliced(range(100), quick=3, in_ci=20))
+@pytest.mark.parametrize("seed", sliced(range(100), quick=3, in_ci=8))
 def test_a_plan_by_hand_is_obeyed_and_right_or_refused(seed, tmp_path):
     model = hl.load(random_model(seed))
     groups = random_groups(prepare(model).graph, seed)

@@ -202,10 +202,8 @@ def faulty(model, placements, workers=None, **options):
 # The fault and the placement that it hits; the limits of workers; the statuses, and the turns.
 # Where a worker hangs, the limit is long enough for a turn of the others on any machine.
 FAULTS = {
-    "signal": ("signal", "fixed", {}, ["ok", "crashed (signal 11)"], [2, 0]),
     "once": ("signal once", "fixed", {}, ["ok", "ok"], [2, 2]),
     "once, the reference of both": ("signal once", "auto", {"group": 2}, ["ok"] * 3, [4, 2, 2]),
-    "hang": ("hang", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0]),
     "memory": ("memory", "fixed", {"memory_limit": 3 << 30}, ["ok", "out of memory"], [2, 0]),
     "silence": ("silence", "fixed", {}, ["ok", "crashed (no more answers)"], [2, 0]),
     "endless compile of the reference": (
@@ -556,7 +554,7 @@ def run_script(store, turns=2):
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("seed", sliced(range(10, 16), quick=0, in_ci=3))
+@pytest.mark.parametrize("seed", sliced(range(10, 16), quick=0, in_ci=1))
 def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path, seed):
     """Sweep or worker are killed at random moments, until one run ends by itself."""
     rng = random.Random(seed)

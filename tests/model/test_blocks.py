@@ -99,15 +99,10 @@ def test_layers_of_random_ops_are_found(n_layers, numbered):
                 assert found.of_op[index] == n_layers
             elif op.type == "Gather":
                 assert found.of_op[index] == -1
-
-
-def test_data_never_flow_back_and_a_state_is_in_one_block():
-    for seed in range(15):
-        graph, _ = repeated(seed, 4, numbered=False)
-        of_op = find_blocks(graph).of_op
+        # Data never flow back, and a state is in one block.
+        of_op = found.of_op
         assert all(of_op[p] <= of_op[i] for i in graph.placeable for p, _ in graph.ops[i].inputs)
-        for path in graph.stateful_paths:
-            assert len({of_op[index] for index in path}) == 1
+        assert all(len({of_op[index] for index in path}) == 1 for path in graph.stateful_paths)
         assert all(of_op[index] == of_op[leader] for index, leader in enumerate(graph.leader))
 
 

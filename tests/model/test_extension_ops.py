@@ -12,6 +12,7 @@ import openvino as ov
 import pytest
 from odd_models import Twice
 from openvino import opset13 as op
+from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.deploy import run_frozen
@@ -57,7 +58,7 @@ def test_where_an_op_is_unknown_the_way_out_is_told(model, monkeypatch, tmp_path
     calls = {
         "profile": lambda: hl.profile(model, "CPU", iterations=3, isolate=True, progress=False),
         "freeze": lambda: hl.freeze(model, "CPU", tmp_path / "frozen", tolerance=None),
-        "investigate": lambda: hl.investigate(model, "CPU", budget_s=20, progress=False),
+        "investigate": lambda: hl.investigate(model, "CPU", progress=False),
     }
     kinds = (CompileError, MeasurementError, ModelError)
     with pytest.raises(kinds, match=rf"'Twice' is an op of an ext.*{FILES}=FILE.*isolate=False"):
@@ -81,8 +82,7 @@ def test_a_file_that_is_no_extension(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match=r"none\.so"):
         core_with_ops()
     path = tmp_path / "m.xml"
-    x = op.parameter([4], np.float32, name="x")
-    ov.save_model(ov.Model([op.result(op.relu(x))], [x], "m"), path)
+    ov.save_model(chain("relu"), path)
     with pytest.raises(ModelError, match=r"none\.so"):
         hl.load(path)
     assert unknown_op(RuntimeError("Cannot create a tensor")) == ""  # that is another error

@@ -50,7 +50,7 @@ ELSEWHERE = """
 def test_a_plan_made_without_the_device_is_the_plan_made_with_it(tmp_path: Path):
     core = core_with_acc(unsupported={"Softmax"})
     model = hl.load(MODEL)
-    costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=10, progress=False, core=core)
+    costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=5, progress=False, core=core)
     plan = hl.plan(model, costs, progress=False)
     file = tmp_path / "costs.json"
     costs.to_json(file)

@@ -176,7 +176,7 @@ def test_a_model_in_f32_has_none(core):
     assert quantized_blocks(prepare(model).graph) == ()
 
 
-@pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=2))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=1))
 def test_random_placements_lose_what_lint_says(seed, core):
     """As many convolutions and matmuls lose int8 as are named in findings."""
     data = hl.dataset("digits")
