@@ -403,6 +403,17 @@ def test_a_device_that_fails_on_a_cut_is_named_and_the_search_goes_on(monkeypatc
     assert said in note
 
 
+@pytest.mark.slow
+def test_a_placement_that_crashes_is_torn_apart_where_it_does(monkeypatch):
+    wrong = search(failing(chain_case(), monkeypatch, "crash", "shift", "sigmoid"))
+    assert found_sets(wrong) == {frozenset({"shift", "sigmoid"})}
+    assert "The placement does not run" in wrong.verdict
+    assert "SIGSEGV" in wrong.verdict
+    assert len(wrong.fix) == 1
+    assert wrong.proven
+    assert wrong.after < 1e-5
+
+
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
     runs = functools.partial(minimal_sets.PlacedRuns, worker_command=BROKEN)

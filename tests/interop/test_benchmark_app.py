@@ -197,6 +197,8 @@ def test_any_name_a_model_can_have(tmp_path):
     ("name", "text", "fact"),
     [
         (AVERAGE, "", "no counters"),
+        (AVERAGE, f"{HEAD}\n", "half written"),
+        (AVERAGE, f"{HEAD}\n{ROW}\nco", "half written"),
         (AVERAGE, f"{HEAD}\n{ROW}x\nTotal;;;;0.0;0.0\n", "half written"),
         (AVERAGE, f"{HEAD}\nTotal;;;;0.0;0.0\n", "no counters"),
         (AVERAGE, "\x89PNG\x00", "can't decode"),

@@ -176,6 +176,8 @@ def test_what_npuw_ignores_is_refused(tmp_path):
         hl.interop.read_npuw_plan(file, model)
     devices = ["NPU", "CPU", "GPU"]
     assert hl.interop.read_npuw_plan(file, model, devices=devices).groups[0].device == "GPU"
+    with pytest.raises(AffinityError, match="No op has the type 'Gelu'"):
+        hl.interop.npuw(model, avoid={"Gelu": "NPU"})
     with pytest.raises(ArgumentError, match="NPUW never uses 'GPU'"):
         hl.interop.npuw(model, avoid={"Relu": "GPU"})
     with pytest.warns(HeteroLabWarning, match="INIT ignores avoid="):
