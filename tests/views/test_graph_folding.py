@@ -72,9 +72,9 @@ def test_scopes():
     assert by_scope(nodes, 100) == {}
 
 
-@pytest.mark.parametrize("data", [small(), layers(200)])
-def test_small_graphs_are_not_folded(data):
-    assert Shown().of(data) == data
+def test_small_graphs_are_not_folded_and_others_need_not_be():
+    for data, shown in ((small(), Shown()), (layers(200), Shown()), (layers(2500), Shown("none"))):
+        assert shown.of(data) == data
 
 
 def test_a_scope_is_opened_by_one_level():
