@@ -8,7 +8,6 @@ import io
 import json
 import os
 import pickle
-import re
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections import OrderedDict
@@ -55,11 +54,9 @@ def test_manifest(name: str) -> None:
     assert chosen.dataset in (None, *DATASETS)
     assert (chosen.bundled is None) != (chosen.wheel is None)
     if chosen.wheel is not None:
-        assert chosen.member in chosen.wheel.members
         stem = f"{chosen.wheel.package.replace('-', '_')}-{chosen.wheel.version}-"
         assert chosen.wheel.file_name.startswith(stem)
         for member in chosen.wheel.members:
-            assert re.fullmatch("[0-9a-f]{64}", member.sha256)
             assert member.n_bytes > 0
         names = [member.file_name for member in chosen.wheel.members]
         assert len(set(names)) == len(names)  # they share a directory of the cache

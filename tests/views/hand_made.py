@@ -5,25 +5,30 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from random_models import random_affinity, random_model
+
 from hetero_lab.intervals import Latency
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Boundary, Partition, Subgraph
+from hetero_lab.placement.partition import Boundary, Partition, Subgraph, predict
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.views.graph_data import GraphData, graph_data
 
+# The first three are those that a quick test takes.
 NASTY = [
-    '<script>alert("1")</script>',
-    "</script><img src=x onerror=alert(1)>",
     '<a href="javascript:alert(1)">link</a><br><b>bold</b>',
+    "</script><img src=x onerror=alert(1)>",
+    "n" * 10_000,
+    '<script>alert("1")</script>',
     "two\nlines\tand\rmore",
     "=1+1",
     "a/b/../../c",
     "$\\alpha$ costs $5",
     "%{x} %{customdata}",
     "&lt;b&gt; &amp;",
-    "n" * 10_000,
     "turn\u202earound",
 ]
 
@@ -101,6 +106,16 @@ def small_profile(relu: str = "relu", label: str = "HETERO:ACC,CPU", **changes) 
         ),
     )  # fmt: skip
     return replace(profile, **changes)
+
+
+def predicted_data(graph: OpGraph, affinity: Affinity) -> GraphData:
+    return graph_data(graph, affinity, predict(graph, affinity))
+
+
+def random_data(seed: int, *n_ops: int, devices: str = "AB") -> GraphData:
+    """Place a random model at random."""
+    graph = prepare(random_model(seed, *n_ops)).graph
+    return predicted_data(graph, random_affinity(graph, [*devices], seed))
 
 
 def counter(subgraph: int, device: str, kind: str, op: str, time_us: float, **more) -> Counter:

@@ -12,7 +12,7 @@ from views.hand_made import small_graph, small_profile
 
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import CostModel, Unit, ValidationRow
-from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.errors import ArgumentError
 from hetero_lab.views.cost_figures import REORDERS, moved_types, steps, type_cells, type_times
 
 
@@ -49,6 +49,8 @@ def test_support_of_three_rows_and_the_times_of_a_profile():
     timed = cells_of(support_table(), small_profile())
     assert timed == {**counts, ("Softmax", "CPU"): (1, 1, 5.0)}
     assert next(iter(timed))[0] == "Relu"  # the most frequent type first
+    with pytest.raises(ArgumentError, match=r"hetero_lab\.support"):
+        hl.views.op_types_by_device(pd.DataFrame({"a": [1]}))
 
 
 def test_a_unit_of_a_cost_model_is_divided_by_its_shares():
@@ -78,13 +80,6 @@ def test_figures_of_op_types_have_colours_labels_and_units():
     assert "op_types_by_device" in hl.views.gallery(small_costs())
 
 
-def test_what_cannot_be_drawn():
-    with pytest.raises(MeasurementError, match="counters=True"):
-        hl.views.time_by_op_type(small_profile(counters=()))
-    with pytest.raises(ArgumentError, match=r"hetero_lab\.support"):
-        hl.views.op_types_by_device(pd.DataFrame({"a": [1]}))
-
-
 def validated(*rows: tuple[str, float, float]) -> CostModel:
     return replace(chain_costs(), validation_rows=tuple(ValidationRow(*row) for row in rows))
 
@@ -102,6 +97,9 @@ def test_predictions_say_how_good_they_are():
     assert list(diagonal.x) == list(diagonal.y) == [84.0, 316.0]
     assert "(µs)" in figure.layout.xaxis.title.text
     assert "predicted_measured" in hl.views.gallery(costs)
+    low, high = figure.layout.yaxis.range
+    ends = zip(points.y, points.error_y.array, points.error_y.arrayminus, strict=True)
+    assert all(low < y - down and y + up < high for y, up, down in ends)
 
 
 def test_r2_is_left_out_where_it_is_not_defined():
@@ -112,13 +110,6 @@ def test_r2_is_left_out_where_it_is_not_defined():
         title = hl.views.predicted_measured(validated(*rows)).layout.title.text
         assert "MAPE 0.0%" in title
         assert ("R² 1.000" in title, "R²" in title) == (has_r2, has_r2)
-
-
-def test_the_intervals_lie_within_the_frame():
-    figure = hl.views.predicted_measured(validated(("1", 110.0, 100.0), ("2", 290.0, 300.0)))
-    (low, high), points = figure.layout.yaxis.range, figure.data[-1]
-    ends = zip(points.y, points.error_y.array, points.error_y.arrayminus, strict=True)
-    assert all(low < y - down and y + up < high for y, up, down in ends)
 
 
 def test_what_was_not_validated_is_drawn_and_says_so():
@@ -146,8 +137,11 @@ def test_steps_lead_from_a_to_b():
     assert found[0].details == ["'b' on B instead of A: −15.0 µs"]
 
 
-def test_without_costs_or_profiles_there_are_no_steps():
-    assert steps(chain_difference(priced=False)) == []
+def test_without_costs_or_profiles_there_are_no_steps_but_still_a_figure():
+    unpriced = chain_difference(priced=False)
+    assert steps(unpriced) == []
+    figure = hl.views.difference(replace(unpriced, after=unpriced.before))
+    assert list(figure.layout.yaxis.ticktext) == ["no op moves"]
     wide = replace(MEASURED, high_us=float("inf"))
     (only,) = steps(chain_difference(priced=False, measurement=wide))
     assert (only.kind, only.interval_us) == ("measured", None)
@@ -167,16 +161,10 @@ def test_bars_have_the_colour_of_the_device_that_does_the_work():
     assert "µs" in figure.layout.xaxis.title.text
 
 
-def test_nothing_to_draw_is_still_a_figure():
-    made = chain_difference(priced=False)
-    figure = hl.views.difference(replace(made, after=made.before))
-    assert list(figure.layout.yaxis.ticktext) == ["no op moves"]
-
-
-def test_gallery_and_page_of_a_difference(tmp_path):
-    found = chain_difference(measurement=MEASURED)
-    assert list(hl.views.gallery(found)) == ["difference"]
-    hl.views.page(found, tmp_path / "page.html")
+def test_the_page_of_a_difference(tmp_path):
+    difference = chain_difference(measurement=MEASURED)
+    assert list(hl.views.gallery(difference)) == ["difference"]
+    hl.views.page(difference, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "From one to other" in text
     assert "After is predicted 5.30 µs faster" in text

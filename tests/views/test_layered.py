@@ -32,7 +32,7 @@ def test_graphs_without_edges_that_count():
     assert find_layers(2, [(0, 1), (0, 1), (1, 1), (1, 0)]).ranks == ((0,), (1,))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_every_wire_goes_from_rank_to_rank_and_nothing_overlaps(seed):
     n, edges = random_edges(seed)
     breadth = [float(b) for b in np.random.default_rng(seed).integers(5, 60, size=n)]

@@ -13,6 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from views.hand_made import NASTY, contrast, small_profile
+from widgets.jupyter_in_browser import STEP_S
 
 import hetero_lab as hl
 from hetero_lab.samples.catalogue import datasets_dir
@@ -27,6 +28,7 @@ def opened(browser, tmp_path):
     errors: list[str] = []
     asked: list[str] = []
     shown = browser.new_page(viewport={"width": 1400, "height": 2400})
+    shown.set_default_timeout(STEP_S * 1000)
     shown.on("pageerror", lambda error: errors.append(str(error)))
     shown.on("request", lambda request: asked.append(request.url))
 
@@ -100,7 +102,7 @@ def test_a_report_is_accessible_and_can_be_read(browser, tmp_path, scheme):
     hl.views.page([profile, sweep, costs], page)
     shown = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1400})
     shown.goto(page.as_uri())
-    shown.wait_for_selector("#figure-10 .heatmap-label text")
+    shown.wait_for_selector("#figure-10 .heatmap-label text", timeout=STEP_S * 1000)
     found = Axe().run(shown, options={"runOnly": ["wcag2a", "wcag2aa"]})
     letters = shown.evaluate(LETTERS)
     shown.close()

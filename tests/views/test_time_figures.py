@@ -163,7 +163,7 @@ def test_without_spans_it_is_reconstructed():
 
 
 def test_spans_or_counters_are_needed():
-    for view in (hl.views.timeline, hl.views.time_by_subgraph):
+    for view in (hl.views.timeline, hl.views.time_by_subgraph, hl.views.time_by_op_type):
         with pytest.raises(MeasurementError, match="counters=True"):
             view(small_profile(counters=()))
     assert "timeline" in hl.views.gallery(small_profile(counters=(), spans=ALONE))

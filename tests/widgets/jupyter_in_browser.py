@@ -32,8 +32,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 _WCAG = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
-_PATIENCE_S = 60.0  # for JupyterLab to start, and to open a notebook
-_STEP_S = 20.0  # for anything on a page that is open
+_PATIENCE_S = 180.0  # for JupyterLab to start, and to open a notebook
+STEP_S = 120.0  # for anything on a page that is open, were the machine twenty times as busy
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class NotebookPage:
         """Give the page another width in a block."""
         size = self.page.viewport_size
         self.page.set_viewport_size({**size, "width": width})
-        self.page.wait_for_timeout(500)  # colours and figures follow
+        self.page.wait_for_timeout(500)  # colours and figures follow, once the page has time
+        self.page.evaluate("() => new Promise(done => requestIdleCallback(() => done()))")
         yield
         self.page.set_viewport_size(size)
 
@@ -227,9 +228,10 @@ def opened(
         "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
         " === 'idle'"
     )
-    page.set_default_timeout(_STEP_S * 1000)
+    page.set_default_timeout(STEP_S * 1000)
     # From here on: Notebook 7 has one of its own as it starts, with an empty notebook, too.
     page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
     try:
         yield NotebookPage(page, elsewhere, errors)
     finally:

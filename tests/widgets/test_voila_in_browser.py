@@ -21,14 +21,10 @@ def test_both_widgets_answer_clicks(tmp_path, browser):
     with served_page(browser, command, probe, home / "voila.log", **options) as page:
         shown = NotebookPage(page, [], [])
         tweaker, explorer = Tweaker(shown), Explorer(shown)
-        tweaker.node("stem/relu").click()
-        tweaker.until(tweaker.selected, lambda names: names == ["stem/relu"])
         before = tweaker.number("subgraphs")
-        tweaker.press("→ CPU")
+        tweaker.move("stem/relu", "CPU")
         tweaker.until(lambda: tweaker.number("subgraphs"), lambda now: now != before)
-        assert tweaker.node("stem/relu").get_attribute("data-device") == "CPU"
-        explorer.row("CPU").click()
-        explorer.figure("on CPU ")
+        explorer.show("CPU")
         explorer.enter("filter", "subgraphs<2")
         explorer.figure("1 of 3 measured placements")
         assert page.locator(".hl-no-kernel:visible").count() == 0

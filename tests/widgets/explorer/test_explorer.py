@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from slices import sliced
+from small_models import convolutions
 from views.hand_made import NASTY
 from widgets.hand_sweeps import ALONE, LEVELS, SLOW, SPLIT, big_sweep, failed_row, small_sweep
 
@@ -311,9 +312,9 @@ def walk(widget):
 
 
 def test_a_stored_sweep_of_the_real_runtime(tmp_path):
-    hl.emulate("EXACC", unsupported={"Softmax", "Concat"})
+    hl.emulate("EXACC", unsupported={"Softmax"})
     hl.sweep(
-        hl.load("digits_inception"), ["HETERO:EXACC,CPU", "CPU"], store=tmp_path / "s", turns=2,
+        convolutions(16), ["HETERO:EXACC,CPU", "CPU"], store=tmp_path / "s", turns=2,
         isolate=False, baselines=False, progress=False,
     )  # fmt: skip
     explorer = hl.SweepExplorer(hl.read_sweep(tmp_path / "s"))

@@ -67,6 +67,11 @@ class Explorer:
     def row(self, label: str):
         return self.page.locator(f".hlx-rows tr[data-label='{label}']")
 
+    def show(self, label: str) -> None:
+        """Click on a row, whose graph is then shown."""
+        self.row(label).click()
+        self.figure(f"on {label}")
+
     def tab(self, name: str) -> None:
         self.page.locator(f".hetero-lab-explorer .lm-TabBar-tab:has-text('{name}')").click()
 
@@ -85,15 +90,13 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         figures = explorer.page.locator(".js-plotly-plot").count()
         explorer.click_point(points, 1, 0)
         explorer.figure("on CPU ")
-        explorer.row("HETERO:ACC,CPU").click()
-        explorer.figure("on HETERO:ACC,CPU")
+        explorer.show("HETERO:ACC,CPU")
         notebook.picture("explorer_light")
         # The same by keyboard, through the buttons of the rows.
         explorer.row("CPU").locator("input").first.focus()
         explorer.page.keyboard.press("Space")
         explorer.figure("on CPU ")
-        explorer.row("HETERO:ACC,CPU").click()
-        explorer.figure("on HETERO:ACC,CPU")
+        explorer.show("HETERO:ACC,CPU")
         assert explorer.page.locator(".js-plotly-plot").count() == figures == 2
         # A heading sorts, and the other way at a second click.
         for labels in (["CPU", "HETERO:ACC,CPU"], ["HETERO:ACC,CPU", "CPU"]):
@@ -102,19 +105,14 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
             assert [row.get_attribute("data-label") for row in found] == labels
         explorer.tab("Timeline")
         explorer.figure("Timeline of HETERO:ACC,CPU")
-        notebook.picture("explorer_timeline")
         explorer.tab("Counters")
         explorer.figure("Time by op type")
         assert explorer.page.locator("table.hetero-lab:has-text('Convolution')").count()
-        notebook.picture("explorer_counters")
         explorer.tab("Compare A and B")
         explorer.says("Choose two different placements")
         explorer.row("CPU").click(modifiers=["Shift"])
         explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
-        notebook.picture("explorer_compared")
         notebook.theme(DARK)
-        notebook.picture("explorer_compared_dark")
-        explorer.tab("Graph")
         notebook.picture("explorer_dark")
         notebook.theme(LIGHT)
         # Filters and axes.
@@ -124,9 +122,7 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         explorer.says("1 of 2 are still shown")
         explorer.figure("1 of 2 measured placements")
         explorer.control("across").select_option(label="boundary (bytes)")
-        points = explorer.figure("1 of 2 measured placements")
         explorer.page.wait_for_selector(".xtitle:has-text('boundary (bytes)')")
-        notebook.picture("explorer_filtered")
 
 
 def test_names_with_markup_are_text(lab, browser):
@@ -139,7 +135,6 @@ def test_names_with_markup_are_text(lab, browser):
         explorer.tab("Compare A and B")
         explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
         assert explorer.page.locator(".hetero-lab-explorer img").count() == 0
-        notebook.picture("explorer_nasty")
 
 
 def test_a_graph_of_thousands_of_ops_is_opened_by_clicks(lab, browser):
@@ -147,17 +142,14 @@ def test_a_graph_of_thousands_of_ops_is_opened_by_clicks(lab, browser):
         explorer = Explorer(notebook)
         graph = explorer.figure("transformer on big")
         explorer.page.wait_for_selector(".gtitle-subtitle:has-text('ops are folded into')")
-        notebook.picture("explorer_large")
         before = graph.locator(".points path.point").count()
         graph.scroll_into_view_if_needed()
         explorer.click_point(graph, trace_of(graph, "layers.3"), 3)
         explorer.page.wait_for_function(
             "n => document.querySelectorAll('.hlx-graph .points path.point').length > n", arg=before
         )
-        notebook.picture("explorer_large_opened")
         explorer.enter("around op", "model/layers.7/attention/scores/Softmax")
         explorer.page.wait_for_selector(".gtitle-subtitle:has-text('2 hops')")
-        notebook.picture("explorer_large_around")
         explorer.enter("around op", "model/layers.7/no such op")
         explorer.says("is not in the graph")
 

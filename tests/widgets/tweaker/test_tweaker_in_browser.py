@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from pathlib import Path
 
 import openvino as ov
 import pytest
-from widgets.jupyter_in_browser import DARK, LIGHT, opened, ran, write_notebook
+from widgets.jupyter_in_browser import DARK, LIGHT, STEP_S, ran
 
 from tests.debug.cases import chain_case
 from tests.proof import injected_faults
@@ -17,12 +18,13 @@ from tests.proof.faults import Fault
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
+RECORDED = Path(__file__).parents[3] / "datasets" / "recordings" / "digits_inception_emulated"
 CELLS = (
     "import hetero_lab as hl\n"
     "acc = hl.emulate('ACC', unsupported={'Concat', 'MaxPool', 'Softmax'})\n"
     "model = hl.load('digits_inception')",
-    "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
-    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=12)\ntweaker",
+    f"costs = hl.CostModel.from_json({str(RECORDED / 'costs.json')!r})",
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=3600)\ntweaker",
 )
 FAULTY = Path(__file__).parents[2] / "measure" / "faulty_worker.py"
 
@@ -71,6 +73,16 @@ class Tweaker:
         """Wait until a part of the widget contains a text: the kernel writes it after a click."""
         self.until(self.page.locator(part).inner_text, lambda now: text in now)
 
+    def select(self, name):
+        """Click on an op of the graph alone, which its row shows."""
+        self.node(name).click()
+        self.until(self.selected, lambda names: names == [name])
+
+    def move(self, name, device):
+        self.select(name)
+        self.press(f"→ {device}")
+        self.until(lambda: self.device(name), lambda now: now == device)
+
     def with_file(self, path, button):
         """Press a button until it says something of a path: a click may overtake a text."""
         self.page.locator(".widget-text input").last.fill(path)
@@ -84,12 +96,11 @@ class Tweaker:
 
     def until(self, what, is_right):
         """Wait until a number of the widget is right; return it."""
-        for _ in range(300):
-            value = what()
-            if is_right(value):
-                return value
+        until = time.monotonic() + STEP_S
+        while not is_right(value := what()):
+            assert time.monotonic() < until, f"it stays {value!r}"
             self.page.wait_for_timeout(100)
-        raise AssertionError(f"it stays {value!r}")
+        return value
 
     def python(self, code):
         """Run code in the notebook's kernel; return what it prints."""
@@ -128,44 +139,33 @@ def tweaker(notebook):
 
 
 def test_click_change_measure_undo_export(tweaker, lab):
-    before, zoom = tweaker.number("predicted"), tweaker.zoom()
-    tweaker.notebook.picture("tweaker_1_opened")
-    # A click in the graph selects the row of the table.
-    tweaker.node("mixed1/branch1x1/conv").click()
-    assert tweaker.until(tweaker.selected, bool) == ["mixed1/branch1x1/conv"]
-    tweaker.notebook.picture("tweaker_2_selected")
-    assert tweaker.device("mixed1/branch1x1/conv") == "ACC"
-    tweaker.press("→ CPU")
+    before, zoom, conv = tweaker.number("predicted"), tweaker.zoom(), "mixed1/branch1x1/conv"
+    assert tweaker.device(conv) == "ACC"
+    tweaker.move(conv, "CPU")
     after = tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
-    assert tweaker.device("mixed1/branch1x1/conv") == "CPU"
-    assert "CPU" in tweaker.row("mixed1/branch1x1/conv").inner_text()
+    assert "CPU" in tweaker.row(conv).inner_text()
     assert tweaker.zoom() == zoom
-    said = tweaker.python(
-        "print(tweaker.affinity['mixed1/branch1x1/conv'], tweaker.what_if.predicted_us)"
+    device, us = tweaker.python(
+        f"print(tweaker.affinity[{conv!r}], tweaker.what_if.predicted_us)"
     ).split()
-    assert said[0] == "CPU"
-    shown, unit = after.replace(",", "").split()[:2]
-    shown_us = float(shown) * {"µs": 1.0, "ms": 1e3}[unit]  # the unit hangs on the machine's speed
-    assert shown_us == pytest.approx(float(said[1]), rel=0.01)
-    tweaker.notebook.picture("tweaker_3_changed")
+    assert device == "CPU"
+    assert after.startswith(f"{float(us) / 1e3:.2f} ms")
 
     tweaker.press("Measure")
     tweaker.page.wait_for_selector(".widget-hslider")  # the page is not blocked
-    tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
-    tweaker.notebook.picture("tweaker_4_measuring")
     rows = tweaker.page.locator(".hl-panel tr[data-hl='tried']")
     tweaker.until(rows.count, lambda n: n == 2)
     assert [rows.nth(i).get_attribute("data-status") for i in range(2)] == ["ok", "ok"]
     assert "automatic" in rows.nth(0).inner_text()
-    ratio = r"(\d\.\d{3})\s+\[(\d\.\d{3}), (\d\.\d{3}|inf)\]"
+    ratio = r"(\d+\.\d{3})\s+\[(\d+\.\d{3}), (\d+\.\d{3}|inf)\]"
     shown = re.search(ratio, rows.nth(1).inner_text())
     tweaker.say("{} × automatic ({} to {})".format(*shown.groups()))  # the same numbers
     assert rows.nth(1).get_attribute("aria-current") == "true"
-    tweaker.notebook.picture("tweaker_5_measured")
+    tweaker.notebook.picture("tweaker_measured")
 
     tweaker.press("Undo")
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == before)
-    assert tweaker.device("mixed1/branch1x1/conv") == "ACC"
+    assert tweaker.device(conv) == "ACC"
     # Back to the measured one by a click in the history.
     rows.nth(1).get_by_role("button", name="Return").click()
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == after)
@@ -173,11 +173,9 @@ def test_click_change_measure_undo_export(tweaker, lab):
     tweaker.with_file("mine", "Export")
     tweaker.say("Written: mine.json")
     nodes = json.loads((lab.directory / "mine.json").read_text())["nodes"]
-    assert {row[0]: row[2] for row in nodes}["mixed1/branch1x1/conv"] == "CPU"
-    tweaker.notebook.picture("tweaker_6_exported")
-    # The dark theme.
+    assert {row[0]: row[2] for row in nodes}[conv] == "CPU"
     tweaker.notebook.theme(DARK)
-    tweaker.notebook.picture("tweaker_7_dark")
+    tweaker.notebook.picture("tweaker_dark")
     tweaker.notebook.theme(LIGHT)
 
 
@@ -212,8 +210,7 @@ def test_every_way_of_selecting(tweaker):
     selects.nth(1).select_option(label=f"2 · ACC · {n_ops} ops")
     tweaker.until(tweaker.selected, lambda names: len(names) == int(n_ops))
     # Everything after an op.
-    tweaker.row("head_digit/matmul").click()
-    tweaker.until(tweaker.selected, lambda names: names == ["head_digit/matmul"])
+    tweaker.select("head_digit/matmul")
     tweaker.press("Everything after")
     tweaker.until(tweaker.selected, lambda n: n == ["head_digit/bias", "head_digit/softmax"])
 
@@ -257,8 +254,7 @@ def test_clicks_and_a_measurement_move_nothing(tweaker, width):
     with tweaker.notebook.narrow(width):
         before, bar = where(), page.locator(".widget-hprogress").first
         assert not bar.is_visible()
-        tweaker.node("stem/conv").click()
-        tweaker.until(tweaker.selected, bool)
+        tweaker.select("stem/conv")
         assert where() == before
         tweaker.node("mixed1/branch_pool/maxpool").click(modifiers=["Shift"])
         tweaker.until(tweaker.selected, lambda names: len(names) == 2)
@@ -291,16 +287,19 @@ LABELS = """texts => texts.filter(t => t.style.display !== 'none').map(t => {
 })"""
 
 
+def is_filled(boxes):
+    pane, graph = boxes
+    return all(graph[side] > 0.85 * pane[side] for side in ("width", "height"))
+
+
 @pytest.mark.parametrize("width", [1000, 1440])
 def test_the_graph_fills_its_pane_with_labels_that_can_be_read(tweaker, width):
     locator = tweaker.page.locator
     with tweaker.notebook.narrow(width):
         tweaker.press("Fit")
-        pane, graph = (locator(f".hl-graph{part}").bounding_box() for part in ("", " g >> nth=0"))
+        boxes = [locator(f".hl-graph{part}") for part in ("", " g >> nth=0")]
+        tweaker.until(lambda: [box.bounding_box() for box in boxes], is_filled)
         seen = tweaker.page.eval_on_selector_all(".hl-graph .hl-node text", LABELS)
-        tweaker.notebook.picture(f"tweaker_11_labels_{width}", ".hl-board")
-    assert graph["width"] > 0.85 * pane["width"]
-    assert graph["height"] > 0.85 * pane["height"]
     assert min(size for size, *_ in seen) >= 10
     for (_, left, top, right, bottom), (_, x0, y0, x1, y1) in itertools.combinations(seen, 2):
         # The boxes of letters have some room above and below them.
@@ -312,7 +311,6 @@ def test_it_is_fitted_again_unless_it_was_moved_by_hand(tweaker):
     wide = tweaker.zoom()
     with tweaker.notebook.narrow():
         tweaker.until(tweaker.zoom, lambda now: now != wide)
-        tweaker.notebook.picture("tweaker_12_narrow")
     tweaker.until(tweaker.zoom, lambda now: now == wide)
     tweaker.page.get_by_role("button", name="Zoom in (also Ctrl and the wheel)").click()
     by_hand = tweaker.zoom()
@@ -324,8 +322,7 @@ def test_it_is_fitted_again_unless_it_was_moved_by_hand(tweaker):
 def test_one_op_is_explained_and_can_be_zoomed_to(tweaker):
     page = tweaker.page
     top = page.locator(".hl-board").bounding_box()["y"]
-    tweaker.row("stem/conv").click()
-    tweaker.until(tweaker.selected, bool)
+    tweaker.select("stem/conv")
     told = page.locator(".hl-details").inner_text()
     for expected in ("stem/conv", "Convolution", "f32 [1, ", "strides", "pads_begin", "µs on CPU"):
         assert expected in told, told
@@ -338,7 +335,6 @@ def test_one_op_is_explained_and_can_be_zoomed_to(tweaker):
     assert node["x"] + node["width"] / 2 == pytest.approx(pane["x"] + pane["width"] / 2, abs=3)
     assert node["y"] + node["height"] / 2 == pytest.approx(pane["y"] + pane["height"] / 2, abs=3)
     assert node["width"] > 20
-    tweaker.notebook.picture("tweaker_13_explained")
     tweaker.press("Fit")
     tweaker.python("tweaker.select(pattern='.')")  # a longer text of the selection moves nothing
     tweaker.until(tweaker.selected, lambda names: len(names) > 50)
@@ -348,11 +344,8 @@ def test_one_op_is_explained_and_can_be_zoomed_to(tweaker):
 
 def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
     page = tweaker.page
-    tweaker.row("stem/conv").click()
-    tweaker.until(tweaker.selected, bool)
-    tweaker.press("→ CPU")
     device = lambda: tweaker.device("stem/conv")  # noqa: E731
-    tweaker.until(device, lambda now: now == "CPU")
+    tweaker.move("stem/conv", "CPU")
     page.keyboard.press("Control+z")  # the button has the focus
     tweaker.until(device, lambda now: now == "ACC")
     page.keyboard.press("Control+Shift+z")
@@ -370,7 +363,6 @@ def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
     assert page.locator(".hl-message").count() == 1
     assert page.locator(".hl-message b").count() == 0
     assert tweaker.selected() == ["stem/conv"]
-    tweaker.notebook.picture("tweaker_8_refused")
     beside = tweaker.button("Measure").bounding_box()
     assert 0 <= page.locator(".hl-message").bounding_box()["y"] - beside["y"] < 60
     assert abs(beside["y"] - tweaker.button("→ CPU").bounding_box()["y"]) < 5
@@ -414,7 +406,6 @@ def test_colours_by_time(tweaker):
     tweaker.press("Time")
     assert shape("stem/conv").startswith("rgb(")
     assert shape("stem/relu") == "transparent"  # fused
-    tweaker.notebook.picture("tweaker_14_time", ".hl-board")
     tweaker.press("Device")
     assert shape("stem/conv") == by_device
 
@@ -451,7 +442,6 @@ def test_a_hotspot_moves_to_the_device_that_gains(tweaker):
     assert now == tweaker.python(f"print(tweaker.affinity[{name!r}])") != was
     same = rows.filter(has_text=name).first  # the table follows
     tweaker.until(lambda: same.locator("td").nth(2).inner_text(), lambda text: text == now)
-    tweaker.notebook.picture("tweaker_15_hotspot_moved")
 
 
 def test_setting_it_from_python_moves_the_widget(tweaker):
@@ -477,11 +467,12 @@ def test_cancel_and_suggest(tweaker):
     assert tweaker.page.locator(".hl-panel tr[data-hl='tried']").count() == rows
     tweaker.press("Suggest")
     tweaker.say("The planner predicts")
-    suggested = tweaker.python(
-        "print(tweaker.affinity == hl.plan(model, costs, budget_s=12).affinity)"
+    # By these costs the CPU alone takes a quarter, and a plan is no worse, however short of time.
+    suggested = "tweaker.affinity", "hl.Affinity.uniform(model, 'CPU')", "tweaker.state.automatic"
+    plan, alone, automatic = (
+        float(tweaker.python(f"print(costs.predict_us({affinity}))")) for affinity in suggested
     )
-    assert suggested == "True"
-    tweaker.notebook.picture("tweaker_9_suggested")
+    assert plan <= alone < 0.5 * automatic
 
 
 def test_a_crash_is_shown(tweaker):
@@ -494,7 +485,6 @@ def test_a_crash_is_shown(tweaker):
     tweaker.say("crashed (signal 11)")
     failed = tweaker.page.locator(".hl-panel tr[data-hl='tried'][data-status^='crashed']")
     assert failed.count() >= 1
-    tweaker.notebook.picture("tweaker_10_crashed")
     tweaker.python("tweaker._worker_command = None")
     tweaker.until(lambda: tweaker.button("Measure").is_enabled(), bool)
 
@@ -518,10 +508,7 @@ def test_wrong_ops_are_marked_until_they_are_torn_apart(lab, browser):
         assert "wrong numbers on ACC together with 'shift'" in label
         assert notebook.page.locator(".hl-key.hl-wrong").is_visible()
         notebook.page.wait_for_selector(".hl-panel td:has-text('error: wrong-numbers')")
-        notebook.picture("tweaker_12_wrong")
-        notebook.theme(DARK)
-        notebook.picture("tweaker_13_wrong_dark")
-        notebook.theme(LIGHT)
+        notebook.picture("tweaker_wrong")
         tweaker.page.locator(".hl-panel button:text-is('Apply')").first.click()
         tweaker.until(warnings.count, lambda n: n == 0)
         assert marked.count() == 0
@@ -535,10 +522,7 @@ def test_names_with_markup_are_text(lab, browser):
         "from small_models import NASTY_NAMES, chain\n"
         "tweaker = hl.AffinityTweaker(chain(*NASTY_NAMES), ['CPU'])\ntweaker"
     )
-    write_notebook(lab.directory / "names.ipynb", [cells])
-    with opened(browser, lab, "names.ipynb", (1500, 1100)) as notebook:
-        notebook.page.on("dialog", lambda _: pytest.fail("a name ran as a script"))
-        notebook.run_all()
+    with ran(browser, lab, [cells], size=(1500, 1100)) as notebook:
         tweaker = Tweaker(notebook)
         shown = notebook.page.locator(".hl-board tbody td:first-child").all_inner_texts()
         assert "<script>alert(1)</script>" in shown
@@ -547,5 +531,3 @@ def test_names_with_markup_are_text(lab, browser):
         tweaker.until(tweaker.selected, lambda n: n == ["<script>alert(1)</script>"])
         notebook.page.wait_for_selector(".hl-selection:has-text('<script>alert(1)')")
         assert notebook.page.locator(".hl-board script, .hl-panel script").count() == 0
-        assert notebook.errors == []
-        notebook.picture("tweaker_11_names")

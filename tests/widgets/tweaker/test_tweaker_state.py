@@ -9,14 +9,14 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from planning.random_costs import random_costs, random_graph
+from planning.random_costs import GraphMaker, random_costs, random_graph
 from small_models import stateful
 
 from hetero_lab.errors import AffinityError, DeviceError
 from hetero_lab.intervals import ASSUMED_NOISE, Estimate
 from hetero_lab.lint.lint import lint, to_frame
 from hetero_lab.measure.session import StoppedError
-from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -31,12 +31,10 @@ NAMES = ("x", "conv", "relu", "pool", "soft", "out")
 
 @pytest.fixture
 def chain() -> OpGraph:
-    tensor = Tensor((1, 4), "f32", 16, "")
-    ops = tuple(
-        Op(i, name, kind, ((i - 1, 0),) if i else (), () if kind == "Result" else (tensor,))
-        for i, (name, kind) in enumerate(zip(NAMES, TYPES, strict=True))
-    )
-    return OpGraph("chain", ops, (0,), (5,))
+    maker, source = GraphMaker("chain"), []
+    for name, op_type in zip(NAMES, TYPES, strict=True):
+        source = [maker.add(op_type, source, name=name, n_bytes=16)]
+    return maker.graph()
 
 
 @pytest.fixture
@@ -119,14 +117,9 @@ def test_what_is_refused_changes_nothing(tweaking, wrong, error, says):
 
 
 def test_affinities_that_do_not_fit_are_refused(tweaking, chain):
-    other = prepare(stateful()).graph
-    for graph, device, error, says in (
-        (other, "CPU", AffinityError, "another model"),
-        (chain, "GPU", DeviceError, "GPU"),
-        (chain, "CPU", DeviceError, "CPU does not support 'pool'"),
-    ):
-        with pytest.raises(error, match=says):
-            tweaking.replace(Affinity.on_one(graph, device), "file")
+    for device, says in (("GPU", "GPU"), ("CPU", "CPU does not support 'pool'")):
+        with pytest.raises(DeviceError, match=says):
+            tweaking.replace(Affinity.on_one(chain, device), "file")
     assert tweaking.affinity == tweaking.automatic
 
 
