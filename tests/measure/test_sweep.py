@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +29,6 @@ from slices import sliced
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab import clock
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import (
     ArgumentError,
@@ -42,7 +41,7 @@ from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import BenchPool
 from hetero_lab.measure.trial_grid import by_name, expand
-from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
+from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.progress import Stopwatch
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
@@ -83,7 +82,7 @@ def key_of(sweep, label):
     return next(row.key for row in sweep.rows if row.label == label)
 
 
-def test_every_label_has_a_row_and_the_baseline_is_there(swept):
+def test_every_label_has_a_row_and_the_baseline_is_there(swept, model, placements):
     sweep, _ = swept
     assert list(sweep.summary["label"]) == ["auto", "fixed", "CPU"]
     assert list(sweep.summary["status"]) == ["ok"] * 3
@@ -94,6 +93,12 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     # The ratio is that of the paired turns.
     logs = list(sweep.rows[2].series.log_ratios.values())
     assert min(logs) <= math.log(sweep.summary["ratio"].iloc[2]) <= max(logs)
+    for placement in placements:
+        predicted = hl.partition(model, placement)
+        observed = sweep.profile(placement.label).partition
+        assert observed.observed
+        assert observed.n_subgraphs == predicted.n_subgraphs
+        assert observed.boundary_bytes == predicted.boundary_bytes
 
 
 def test_spaces_in_priorities_cost_no_baseline():
@@ -124,16 +129,6 @@ def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
     assert together == [{0}, {0}, {0}, {0}]
     # AUTO may choose APART, which is then not new any more.
     assert parted == [{0, 1}, {0}, {1}, {1}]
-
-
-def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
-    sweep, _ = swept
-    for placement in placements:
-        predicted = hl.partition(model, placement)
-        observed = sweep.profile(placement.label).partition
-        assert observed.observed
-        assert observed.n_subgraphs == predicted.n_subgraphs
-        assert observed.boundary_bytes == predicted.boundary_bytes
 
 
 def test_a_stored_sweep_reads_back_as_the_same_and_is_not_measured_again(swept, model, placements):
@@ -275,7 +270,7 @@ def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, 
         assert all(psutil.pid_exists(child) for child in children(mark))
     if fault == "family":  # what a hung worker started ends with it
         (child,) = children(mark)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 200
         while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -400,7 +395,7 @@ def split_to_compile(request) -> str:
 
 def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, before_asking, two_at_once):
     # Each waits for the other one: a compile that comes alone breaks the barrier.
-    both, asked = threading.Barrier(2, timeout=60), []
+    both, asked = threading.Barrier(2, timeout=200), []
 
     def wait_for_the_other(worker, request):
         asked.append(request.func)
@@ -442,22 +437,6 @@ def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, before_askin
     assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
 
 
-def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, before_asking, two_at_once):
-    asked = []
-
-    def run_out_of_memory(worker, request):
-        if label := split_to_compile(request):
-            asked.append(label)
-            if asked.count("split 1") == 1 and label == "split 1":
-                worker.kill()
-                raise WorkerError("out of memory", "both together", died=True)
-
-    before_asking(run_out_of_memory)
-    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
-    assert list(sweep.summary["status"]) == ["ok"] * 3
-    assert sorted(asked) == ["split 0", "split 1", "split 1"]
-
-
 def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
     options = {"store": tmp_path, "isolate": False, **QUICK}
     hl.sweep(model, ["CPU"], counters=False, **options)
@@ -467,34 +446,20 @@ def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
     assert len(sweep.tables["counters"]) > 0
 
 
-@pytest.mark.slow
-def test_holding_is_not_paid_by_the_budget(model, placements, monkeypatch):
-    seconds = itertools.count(step=0.02)  # a clock that goes on when it is looked at
-    monkeypatch.setattr(clock, "now_ns", lambda: int(next(seconds) * 1e9))
-    sweep = hl.sweep(
-        model, [*placements, "CPU"], workers=hl.Workers(group=2), turns=2, budget_s=100.0,
-        sustained_s=60.0, counters=False, isolate=False, baselines=False, progress=False,
-    )  # fmt: skip
-    assert list(sweep.summary["status"]) == ["ok"] * 3
-
-
-def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
+def test_turns_of_two_runs_are_not_paired(swept, model, tmp_path):
     runs = [tmp_path / name / "run" for name in ("before", "after")]
-    twice = [placements[0], hl.Placement(placements[0].affinity, "again", F32)]
     for run in runs:
-        hl.sweep(model, twice, store=run, **HERE)
+        shutil.copytree(swept[1], run)
     both = hl.read_sweep(runs)
     assert both.summary["label"].is_unique
     first = {row.label: row for row in both.rows}
     one, other = (first[f"{run}/CPU"].series for run in runs)
     assert not set(one.ours) & set(other.ours)
     assert set(one.ours) <= set(one.reference)
-    assert first[f"{runs[0]}/again"].same_as == f"{runs[0]}/auto"
-    assert both.ranking["labels"].str.contains("again").sum() == 2
     assert both.smallest_difference > 0.0
+    assert not any("different references" in note for note in both.notes)
     apart = tmp_path / "apart"
     hl.sweep(model, ["CPU"], store=apart, **HERE)
-    assert not any("different references" in note for note in both.notes)
     notes = hl.read_sweep([runs[0], apart]).notes
     assert any("different references" in note and "'auto'" in note for note in notes)
 
@@ -619,11 +584,9 @@ def test_another_model_version_or_reference_is_refused(swept, model, placements,
 
 def test_a_second_process_is_refused_until_the_first_was_killed(swept, model, placements, tmp_path):
     process = run_script(tmp_path, turns=10_000)
-    deadline = time.time() + 60
     records = tmp_path / "records.jsonl"
     while not (records.exists() and '"turn"' in records.read_text()):  # it has no main guard
         assert process.poll() is None
-        assert time.time() < deadline
         time.sleep(0.1)
     with pytest.raises(StoreError, match="Another process"):
         hl.sweep(model, placements, store=tmp_path, **QUICK)
@@ -631,7 +594,7 @@ def test_a_second_process_is_refused_until_the_first_was_killed(swept, model, pl
     process.kill()
     process.wait()
     # Its workers end, and the lock died with its owner.
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    gone, alive = psutil.wait_procs(children, timeout=120)
     assert gone
     assert not alive
     again = hl.sweep(model, placements, store=tmp_path, isolate=False, **QUICK)
@@ -657,39 +620,25 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
 
 
-def test_what_is_loaded_from_the_cache_is_told(core, tmp_path):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_is_loaded_from_the_cache_is_told(tmp_path, isolate):
+    options = {"grid": {"model_cache": [False, True]}, "baselines": False, "counters": False}
+    cache_dir = tmp_path if isolate else None  # a directory that is kept, or a temporary one
     made = hl.sweep(
-        chain("a", "b"), ["CPU", "HETERO:CPU"], grid={"model_cache": [False, True]},
-        cache_dir=tmp_path, baselines=False, reference=False, core=core, **HERE,
+        chain("a", "b"), ["CPU", "HETERO:CPU"], cache_dir=cache_dir, isolate=isolate, **options,
+        **QUICK,
     )  # fmt: skip
     rows = made.summary.set_index("label")
     assert list(rows["from_cache"]) == [label.endswith(" · model cache") for label in rows.index]
+    assert set(rows["verdict"]) == {"equal"}
     for label in rows.index[1::2]:
         plain = label.removesuffix(" · model cache")
         loaded, compiled = (number(rows["compile_ms"][name]) for name in (label, plain))
         said = f"{plain!r} is loaded in {loaded} ms; compiling takes {compiled} ms."
         assert any(note.endswith(said) for note in made.notes)
     places = list(tmp_path.iterdir())
-    assert len(places) == 2  # one for each that is cached
+    assert len(places) == (2 if isolate else 0)  # one for each that is cached
     assert all(place.stat().st_mode & 0o777 == 0o700 and any(place.iterdir()) for place in places)
-
-
-@pytest.mark.slow
-def test_the_model_cache_is_a_row(model, placements, tmp_path):
-    for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept
-        grid = {"model_cache": [False, True]}
-        options = {"grid": grid, "cache_dir": cache_dir, **QUICK}
-        sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
-        rows = sweep.summary.set_index("label")
-        cached = [label for label in rows.index if label.endswith(" · model cache")]
-        assert len(cached) == len(rows) / 2 == len(placements)
-        assert rows["from_cache"].to_dict() == {label: label in cached for label in rows.index}
-        assert set(rows["verdict"]) == {"equal"}
-        for label in cached:
-            loads = f"{number(rows['compile_ms'][label])} ms; compiling takes"
-            assert any(loads in note for note in sweep.notes)
-    places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
-    assert len(places) == len(placements)  # a directory each, and none for what is not cached
 
 
 # -- watched and stopped through its control ----------------------------------------------------
