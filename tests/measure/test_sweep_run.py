@@ -196,6 +196,18 @@ def test_slow_compiles_with_counters_run_at_once_too(workshop):
     assert shop.turns() == dict.fromkeys("rabcd", 2)
 
 
+def test_slow_compiles_run_at_once(workshop):
+    shop, both = workshop(compile=0.6), threading.Barrier(2, timeout=200)
+
+    def wait_for_the_other(kind: str, key: str) -> None:
+        if kind == "compile" and key != "r":  # one that comes alone breaks the barrier
+            both.wait()
+
+    shop.fault = wait_for_the_other
+    shop.run("rab", at_once=2)
+    assert shop.turns() == dict.fromkeys("rab", 2)
+
+
 def test_where_no_worker_is_ready_in_time_nothing_is_measured(workshop):
     shop = workshop()
     call = shop.run("rab", budget_s=5.0, is_ready=lambda seconds: shop.takes(seconds) or False)
