@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WIDTH = 30  # of a name, as in OpenVINO's samples
+_WIDEST = 120  # of the names in a cell of a table, as in messages
 _MOST_ROWS = 20  # of a table in a report, about a screen
 _MOST_NAMED = 3  # ops, and boundaries, which share a line of the summary
 _MUCH = 0.25  # the least share of the latency that is worth a sentence
@@ -250,13 +251,15 @@ def _longest(profile: ProfileData) -> Iterator[str]:
 
 def _subgraphs(table: pd.DataFrame) -> str:
     spans = [re.sub(r"\n(.*\n)?", " … ", ops, flags=re.DOTALL) for ops in table["ops"]]
+    spans = [one_line(span, _WIDEST) for span in spans]
     return _first_rows(table[["subgraph", "device", "n_ops"]].assign(from_to=spans))
 
 
 def _boundaries(table: pd.DataFrame) -> str:
     table = table.sort_values("n_bytes", ascending=False, kind="stable")
     names = ["tensor", "source", "source_device", "targets", "target_devices", "n_bytes"]
-    return _first_rows(table[names])
+    tensors = [one_line(tensor, _WIDEST) for tensor in table["tensor"]]
+    return _first_rows(table[names].assign(tensor=tensors))
 
 
 def _first_rows(table: pd.DataFrame) -> str:

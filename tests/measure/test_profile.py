@@ -14,14 +14,10 @@ from openvino import opset13 as op
 from small_models import (
     NASTY_NAMES,
     chain,
-    compressed,
     convolutions,
     diamond,
-    embedding,
     logarithm,
-    odd_ends,
-    stateful,
-    two_parts,
+    passed_through,
 )
 
 import hetero_lab as hl
@@ -66,8 +62,6 @@ def test_the_whole_picture(measured):
     assert measured.partition.observed
     assert [s.device for s in measured.partition.subgraphs] == ["CPU", "ACC", "CPU"]
     assert [len(turn) for turn in measured.latency.turns] == [10, 15]
-    low, high = measured.latency.ci95_us
-    assert low <= measured.latency.median_us <= high
     assert measured.compile_ms > 0
     assert measured.first_inference_ms > 0
     assert measured.peak_rss_bytes > 10_000_000
@@ -95,23 +89,17 @@ def test_tables(measured):
     assert summary["boundary_bytes"] == 2 * 8 * 32 * 32 * 4
     assert summary["median_us"] == measured.latency.median_us
     assert summary["n_samples"] == 25
-    assert summary["rest_us"] >= 0
     assert tables["latency"]["latency_us"].tolist() == measured.latency.samples_us.tolist()
     assert tables["latency"]["turn"].tolist() == [0] * 10 + [1] * 15
     subgraphs = tables["subgraphs"]
     assert subgraphs["device"].tolist() == ["CPU", "ACC", "CPU"]
-    assert subgraphs["emulated"].tolist() == [False, True, False]
-    assert subgraphs["n_ops"].tolist() == [3, 1, 3]
-    assert subgraphs["ops"].tolist()[0].split("\n") == ["conv1", "bias1", "relu1"]
+    assert subgraphs["ops"].tolist() == ["conv1\nbias1\nrelu1", "softmax", "conv2\nbias2\nrelu2"]
     counted = sum(row.real_time_us for row in measured.counters if row.kind in ("op", "other"))
     assert subgraphs["ops_us"].sum() == pytest.approx(counted)
-    boundaries = tables["boundaries"]
-    assert boundaries["tensor"].tolist() == ["relu1", "softmax"]
-    assert boundaries["n_bytes"].tolist() == [32768, 32768]
-    assert boundaries["shape"].tolist() == ["1x8x32x32"] * 2
-    assert boundaries["source_device"].tolist() == ["CPU", "ACC"]
+    assert tables["boundaries"]["tensor"].tolist() == ["relu1", "softmax"]
+    assert tables["boundaries"]["n_bytes"].tolist() == [32768, 32768]
     placement = tables["placement"].set_index("op")
-    assert placement["device"].to_dict()["softmax"] == "ACC"
+    assert placement.loc["softmax", "device"] == "ACC"
     assert placement.loc["bias1", "fused_with"] == "conv1"
     assert placement.loc["bias1", "time_us"] == 0
     assert placement.loc["conv1", "time_us"] > 0
@@ -130,7 +118,6 @@ def test_the_report_has_the_form_of_the_samples(measured):
     assert lines[2] == "Placement:  6 ops on CPU, 1 op on ACC (emulated on CPU)"
     assert lines[3] == "Partition:  3 subgraphs, 2 boundaries, 65.5 KB (observed)"
     assert lines[4].startswith("Subgraphs:  3 subgraphs: 1 op that CPU can run is elsewhere")
-    assert lines[5].startswith("Slowest:    ")
     assert lines[6].startswith("Boundaries: relu1 CPU → ACC 32.8 KB; softmax ACC → CPU 32.8 KB")
     start = lines.index("Performance counts for 0-th infer request")
     rows = lines[start + 1 : -2]
@@ -141,9 +128,6 @@ def test_the_report_has_the_form_of_the_samples(measured):
     )
     for row in rows:
         assert form.match(row), row
-    total = sum(row.real_time_us for row in measured.counters) / 1e3
-    assert lines[-2] == f"Total time:     {total:.3f} milliseconds"
-    assert lines[-1].startswith("Total CPU time: ")
 
 
 def test_a_single_device_needs_no_hetero(core):
@@ -154,11 +138,13 @@ def test_a_single_device_needs_no_hetero(core):
     assert result.label == "CPU"
 
 
-def test_counters_and_reference_can_be_left_out(own_core):
+def test_counters_and_reference_are_compiles_of_their_own_and_can_be_left_out(own_core):
     model = convolutions(8)
-    before = own_core.n_compiled
+    profile(model, "HETERO:ACC,CPU", own_core)
+    # One compile to time, one to count, one for the reference.
+    assert [config.get("PERF_COUNT", False) for config in own_core.configs] == [False, True, False]
     result = profile(model, "HETERO:ACC,CPU", own_core, counters=False, reference=False)
-    assert own_core.n_compiled - before == 1
+    assert own_core.n_compiled == 3 + 1
     assert result.counters == ()
     assert result.agreement == ()
     summary = result.tables["summary"].iloc[0]
@@ -173,20 +159,9 @@ def test_counters_and_reference_can_be_left_out(own_core):
     assert "Performance counts" not in result.report()
 
 
-def test_the_latency_is_measured_without_counters(own_core):
-    # One compile to time, one to count, one for the reference.
-    profile(convolutions(9), "HETERO:ACC,CPU", own_core)
-    assert [config.get("PERF_COUNT", False) for config in own_core.configs] == [False, True, False]
-
-
-def test_a_model_too_quick_to_count_has_no_counters_and_a_warning(core):
-    for _ in range(5):  # on a busy machine even a relu may take a microsecond
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", HeteroLabWarning)
-            result = profile(chain("r"), "CPU", core)
-        if result.counters == ():
-            break
-    assert any("returned no counters" in str(warning.message) for warning in said)
+def test_a_model_that_runs_nothing_has_no_counters_and_a_warning(core):
+    with pytest.warns(HeteroLabWarning, match="returned no counters"):
+        result = profile(passed_through(1), "CPU", core)
     assert result.counters == ()
     assert result.tables["summary"]["ops_us"].isna().all()
 
@@ -229,17 +204,6 @@ def test_precision_of_the_device_tells_rounding_from_wrongness():
     assert result.agreement[0].verdict in ("equal", "rounding")
     executed = {row.precision for row in result.counters if row.kind == "op"}
     assert result.agreement[0].precision in executed | {"f32"}
-
-
-@pytest.mark.parametrize(
-    "model", [odd_ends(), stateful(), embedding(), compressed(ov.Type.i8), two_parts()],
-    ids=lambda model: model.get_friendly_name(),
-)  # fmt: skip
-def test_odd_models_are_profiled(core, model):
-    automatic = in_f32(hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core))
-    result = profile(model, automatic, core, counters=False)
-    assert {a.verdict for a in result.agreement} <= {"equal"}
-    assert result._repr_html_()
 
 
 # -- how it is asked for -----------------------------------------------------------------------
@@ -307,18 +271,13 @@ def test_a_hang_is_an_error_that_says_so(monkeypatch):
 # -- any name ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def nasty(core) -> hl.types.Profile:
-    model = chain(*NASTY_NAMES, size=100_000)
-    model.set_friendly_name('<script>alert("m")</script>\n=1+1')
+def test_any_name_is_in_every_table_and_harmless_where_it_is_shown(core):
+    names = [*NASTY_NAMES[3:8], *NASTY_NAMES[-4:]]
+    model = chain(*names, size=100_000)
     model.outputs[0].set_names({"<b>out</b>\n"})
-    affinity = on_acc(model, core, *NASTY_NAMES[::2])
-    return profile(model, in_f32(affinity, '=label<script>"\r\n'), core, iterations=10)
-
-
-def test_any_name_is_in_every_table(nasty):
-    tables = nasty.tables
-    names = list(NASTY_NAMES)
+    placement = in_f32(on_acc(model, core, *names[::2]), '=label<script>"\r\n')
+    result = profile(model, placement, core, iterations=10)
+    tables = result.tables
     assert tables["placement"]["op"].tolist() == names
     # Each op is a subgraph of its own; a name with a newline is the only one in its cell.
     assert tables["subgraphs"]["ops"].tolist() == names
@@ -327,19 +286,13 @@ def test_any_name_is_in_every_table(nasty):
     assert counted[counted["kind"] == "op"]["op"].tolist() == names
     assert tables["summary"]["label"].tolist() == ['=label<script>"\r\n']
     assert tables["agreement"]["output"].tolist() == ["<b>out</b>\n"]
-    assert tables["agreement"]["verdict"].tolist() == ["equal"]
-
-
-def test_any_name_is_harmless_and_short_where_it_is_shown(nasty):
-    report = nasty.report()
-    assert all(c.isprintable() or c == "\n" for c in report)
-    lines = report.splitlines()
-    start = lines.index("Performance counts for 0-th infer request")
-    assert len(lines) - start - 3 == len(nasty.counters)
+    lines, answer = result.report().rstrip().split("\n"), repr(result).split("\n")
+    assert all(line.isprintable() for line in [*lines, *answer])
     assert max(map(len, lines)) < 600
-    assert all(line.isprintable() for line in repr(nasty).split("\n"))
-    assert len(repr(nasty).split("\n")) <= 15
-    assert len(nasty.partition._repr_html_()) < 40_000
+    start = lines.index("Performance counts for 0-th infer request")
+    assert len(lines) - start - 3 == len(result.counters)
+    assert len(answer) <= 15
+    assert len(result.partition._repr_html_()) < 40_000
 
 
 @pytest.mark.parametrize("executor", ["hetero", "parallel"])
@@ -372,7 +325,7 @@ def test_a_sweep_and_an_advice_say_that_nothing_is_compared(core):
     assert sum("Nothing to compare in 'logits'" in note for note in sweep.notes) == 1
     assert sum("inputs were generated" in note for note in sweep.notes) == 1
     advice = hl.advise(
-        logarithm(2.0), ["CPU"], budget_s=4, isolate=False, progress=False, core=core
+        logarithm(2.0), ["CPU"], budget_s=1, isolate=False, progress=False, core=core
     )
     answer, _, more = advice.verdict.partition("\n\n")
     assert "Nothing to compare in 'logits'" in answer

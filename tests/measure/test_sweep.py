@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +29,6 @@ from slices import sliced
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab import clock
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import (
     ArgumentError,
@@ -38,12 +37,10 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
-from hetero_lab.measure.session import Conditions, Session, SweepControl
-from hetero_lab.measure.stopping import RunOptions
+from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.sweep_run import BenchPool
 from hetero_lab.measure.trial_grid import by_name, expand
-from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
-from hetero_lab.progress import Stopwatch
+from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.results.sweep_builder import sweep_from
@@ -83,7 +80,7 @@ def key_of(sweep, label):
     return next(row.key for row in sweep.rows if row.label == label)
 
 
-def test_every_label_has_a_row_and_the_baseline_is_there(swept):
+def test_every_label_has_a_row_and_the_baseline_is_there(swept, model, placements):
     sweep, _ = swept
     assert list(sweep.summary["label"]) == ["auto", "fixed", "CPU"]
     assert list(sweep.summary["status"]) == ["ok"] * 3
@@ -94,6 +91,12 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     # The ratio is that of the paired turns.
     logs = list(sweep.rows[2].series.log_ratios.values())
     assert min(logs) <= math.log(sweep.summary["ratio"].iloc[2]) <= max(logs)
+    for placement in placements:
+        predicted = hl.partition(model, placement)
+        observed = sweep.profile(placement.label).partition
+        assert observed.observed
+        assert observed.n_subgraphs == predicted.n_subgraphs
+        assert observed.boundary_bytes == predicted.boundary_bytes
 
 
 def test_spaces_in_priorities_cost_no_baseline():
@@ -103,37 +106,6 @@ def test_spaces_in_priorities_cost_no_baseline():
     for text in ("HETERO:ACC,WHOLE,CPU", " HETERO: ACC, WHOLE ,CPU", " AUTO:WHOLE,CPU"):
         labels = [trial.label for trial in expand(models, [text]) if trial.baseline]
         assert labels == ["WHOLE", "CPU"], text
-
-
-def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
-    hl.emulate("APART")
-    bound = bind(model, shared_core())
-    cpu = hl.Affinity.uniform(model, "CPU")
-    one = hl.Placement(cpu, "one thread", {"CPU": {"INFERENCE_NUM_THREADS": 1}}, direct=True)
-    asked = ["CPU", one, "AUTO:APART,CPU", "APART"]
-    groups = []
-    for apart in (False, True):
-        with Session(by_name(bound), Conditions(isolate=False)) as session:
-            trials = expand(session.models, asked, baselines=False)
-            options = RunOptions(turns=2, counters=False, reference=False, apart=apart)
-            made = session.measure(trials, options, Stopwatch.start(None))
-        groups.append([{group for group, _ in row.series.ours} for row in made.rows])
-        # Within one process the graph is passed as it is.
-        assert all(row.profile.graph is bound.graph for row in made.rows)
-    together, parted = groups
-    assert together == [{0}, {0}, {0}, {0}]
-    # AUTO may choose APART, which is then not new any more.
-    assert parted == [{0, 1}, {0}, {1}, {1}]
-
-
-def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
-    sweep, _ = swept
-    for placement in placements:
-        predicted = hl.partition(model, placement)
-        observed = sweep.profile(placement.label).partition
-        assert observed.observed
-        assert observed.n_subgraphs == predicted.n_subgraphs
-        assert observed.boundary_bytes == predicted.boundary_bytes
 
 
 def test_a_stored_sweep_reads_back_as_the_same_and_is_not_measured_again(swept, model, placements):
@@ -149,16 +121,14 @@ def test_a_stored_sweep_reads_back_as_the_same_and_is_not_measured_again(swept, 
 
 def test_orders_that_lead_to_one_affinity_are_measured_once(model):
     hl.emulate("TWIN")
-    sweep = hl.sweep(model, hl.priority_orders(["CPU", "TWIN"]), **HERE)
-    # All ops are on the first device, so the orders differ; three orders of one device do not.
-    again = hl.sweep(model, ["HETERO:CPU,TWIN", "HETERO:CPU", "HETERO:CPU,ACC"], **HERE)
-    assert set(sweep.summary["same_as"]) == {""}
-    same = dict(zip(again.summary["label"], again.summary["same_as"], strict=True))
-    assert same["HETERO:CPU"] == "HETERO:CPU,TWIN"
-    assert same["HETERO:CPU,ACC"] == "HETERO:CPU,TWIN"
-    assert again.ranking["labels"].str.contains("HETERO:CPU\n|HETERO:CPU$").any()
-    medians = again.summary.set_index("label")["median_us"]
-    assert medians["HETERO:CPU"] == medians["HETERO:CPU,TWIN"]
+    # All ops are on the first device, so two orders differ; three orders of one device do not.
+    orders = ["HETERO:CPU,TWIN", "HETERO:TWIN,CPU", "HETERO:CPU", "HETERO:CPU,ACC"]
+    sweep = hl.sweep(model, orders, **HERE)
+    rows = sweep.summary.set_index("label")
+    same_as = rows.loc[orders, "same_as"].tolist()
+    assert same_as == ["", "", "HETERO:CPU,TWIN", "HETERO:CPU,TWIN"]
+    assert sweep.ranking["labels"].str.contains("HETERO:CPU\n|HETERO:CPU$").any()
+    assert rows["median_us"]["HETERO:CPU"] == rows["median_us"]["HETERO:CPU,TWIN"]
 
 
 def test_placements_by_label_and_without_dedupe_each_by_itself(model, placements):
@@ -190,6 +160,7 @@ def test_grid_models_and_requests_are_crossed(model):
 def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
     sweep = hl.sweep(model, placements, isolate=False, **QUICK)
     pd.testing.assert_frame_equal(sweep.summary[STEADY], swept[0].summary[STEADY])
+    assert len({id(row.profile.graph) for row in sweep.rows}) == 1  # it is passed as it is
 
 
 def faulty(model, placements, workers=None, **options):
@@ -273,7 +244,7 @@ def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, 
         assert all(psutil.pid_exists(child) for child in children(mark))
     if fault == "family":  # what a hung worker started ends with it
         (child,) = children(mark)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 200
         while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -309,7 +280,7 @@ def test_what_is_no_worker_says_so_in_the_row(model, command, says):
     assert says in sweep.summary["detail"].iloc[0]
 
 
-def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
+def test_the_last_idle_bench_is_given_to_one_thread_only():
     class Contested(list):
         """Somebody else always takes the last one just before."""
 
@@ -396,9 +367,10 @@ def split_to_compile(request) -> str:
     return label if label.startswith("split") else ""
 
 
+@pytest.mark.slow  # test_sweep_run.py: with benches that take no time
 def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, before_asking, two_at_once):
     # Each waits for the other one: a compile that comes alone breaks the barrier.
-    both, asked = threading.Barrier(2, timeout=60), []
+    both, asked = threading.Barrier(2, timeout=200), []
 
     def wait_for_the_other(worker, request):
         asked.append(request.func)
@@ -440,22 +412,6 @@ def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, before_askin
     assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
 
 
-def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, before_asking, two_at_once):
-    asked = []
-
-    def run_out_of_memory(worker, request):
-        if label := split_to_compile(request):
-            asked.append(label)
-            if asked.count("split 1") == 1 and label == "split 1":
-                worker.kill()
-                raise WorkerError("out of memory", "both together", died=True)
-
-    before_asking(run_out_of_memory)
-    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
-    assert list(sweep.summary["status"]) == ["ok"] * 3
-    assert sorted(asked) == ["split 0", "split 1", "split 1"]
-
-
 def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
     options = {"store": tmp_path, "isolate": False, **QUICK}
     hl.sweep(model, ["CPU"], counters=False, **options)
@@ -465,34 +421,20 @@ def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
     assert len(sweep.tables["counters"]) > 0
 
 
-@pytest.mark.slow
-def test_holding_is_not_paid_by_the_budget(model, placements, monkeypatch):
-    seconds = itertools.count(step=0.02)  # a clock that goes on when it is looked at
-    monkeypatch.setattr(clock, "now_ns", lambda: int(next(seconds) * 1e9))
-    sweep = hl.sweep(
-        model, [*placements, "CPU"], workers=hl.Workers(group=2), turns=2, budget_s=100.0,
-        sustained_s=60.0, counters=False, isolate=False, baselines=False, progress=False,
-    )  # fmt: skip
-    assert list(sweep.summary["status"]) == ["ok"] * 3
-
-
-def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
+def test_turns_of_two_runs_are_not_paired(swept, model, tmp_path):
     runs = [tmp_path / name / "run" for name in ("before", "after")]
-    twice = [placements[0], hl.Placement(placements[0].affinity, "again", F32)]
     for run in runs:
-        hl.sweep(model, twice, store=run, **HERE)
+        shutil.copytree(swept[1], run)
     both = hl.read_sweep(runs)
     assert both.summary["label"].is_unique
     first = {row.label: row for row in both.rows}
     one, other = (first[f"{run}/CPU"].series for run in runs)
     assert not set(one.ours) & set(other.ours)
     assert set(one.ours) <= set(one.reference)
-    assert first[f"{runs[0]}/again"].same_as == f"{runs[0]}/auto"
-    assert both.ranking["labels"].str.contains("again").sum() == 2
     assert both.smallest_difference > 0.0
+    assert not any("different references" in note for note in both.notes)
     apart = tmp_path / "apart"
     hl.sweep(model, ["CPU"], store=apart, **HERE)
-    assert not any("different references" in note for note in both.notes)
     notes = hl.read_sweep([runs[0], apart]).notes
     assert any("different references" in note and "'auto'" in note for note in notes)
 
@@ -507,13 +449,6 @@ def test_without_the_turns_of_the_reference_there_are_no_ratios(swept):
         assert table["ratio"].isna().all()
     assert "fixed" in str(sweep)
     assert "fixed" in sweep._repr_html_()
-
-
-def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp_path):
-    _, store = swept
-    (tmp_path / "records.jsonl").write_bytes((store / "records.jsonl").read_bytes())
-    with pytest.raises(StoreError, match=r"no sweep\.json"):
-        hl.sweep(model, placements, store=tmp_path, **QUICK)
 
 
 @pytest.mark.slow
@@ -611,17 +546,18 @@ def test_another_model_version_or_reference_is_refused(swept, model, placements,
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(StoredFileError, match="cannot be read"):
         hl.read_sweep(tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(StoreError, match=r"no sweep\.json"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
     with pytest.raises(StoredFileError):
         hl.read_sweep(tmp_path / "nowhere")
 
 
-def test_a_second_process_is_refused_until_the_first_was_killed(swept, model, placements, tmp_path):
+def test_a_second_process_is_refused_until_the_first_was_killed(model, placements, tmp_path):
     process = run_script(tmp_path, turns=10_000)
-    deadline = time.time() + 60
     records = tmp_path / "records.jsonl"
     while not (records.exists() and '"turn"' in records.read_text()):  # it has no main guard
         assert process.poll() is None
-        assert time.time() < deadline
         time.sleep(0.1)
     with pytest.raises(StoreError, match="Another process"):
         hl.sweep(model, placements, store=tmp_path, **QUICK)
@@ -629,21 +565,12 @@ def test_a_second_process_is_refused_until_the_first_was_killed(swept, model, pl
     process.kill()
     process.wait()
     # Its workers end, and the lock died with its owner.
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    gone, alive = psutil.wait_procs(children, timeout=120)
     assert gone
     assert not alive
-    again = hl.sweep(model, placements, store=tmp_path, isolate=False, **QUICK)
-    pd.testing.assert_frame_equal(again.summary[STEADY], swept[0].summary[STEADY])
+    again = hl.sweep(model, placements, store=tmp_path, **HERE)
+    assert list(again.summary["status"]) == ["ok"] * 3
     pd.testing.assert_frame_equal(hl.read_sweep(tmp_path).summary, again.summary)
-
-
-def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
-    sweep, _ = swept
-    comparison = hl.compare(sweep, sweep)
-    assert list(comparison.table["ratio"]) == pytest.approx([1.0, 1.0, 1.0])
-    assert set(comparison.table["finding"]) <= {"as fast", "undecided"}
-    with pytest.raises(ArgumentError, match="is a Sweep"):
-        hl.compare(sweep, "b")
 
 
 @pytest.mark.slow
@@ -655,39 +582,25 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
 
 
-def test_what_is_loaded_from_the_cache_is_told(core, tmp_path):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_is_loaded_from_the_cache_is_told(tmp_path, isolate):
+    options = {"grid": {"model_cache": [False, True]}, "baselines": False, "counters": False}
+    cache_dir = tmp_path if isolate else None  # a directory that is kept, or a temporary one
     made = hl.sweep(
-        chain("a", "b"), ["CPU", "HETERO:CPU"], grid={"model_cache": [False, True]},
-        cache_dir=tmp_path, baselines=False, reference=False, core=core, **HERE,
+        chain("a", "b"), ["CPU", "HETERO:CPU"], cache_dir=cache_dir, isolate=isolate, **options,
+        **QUICK,
     )  # fmt: skip
     rows = made.summary.set_index("label")
     assert list(rows["from_cache"]) == [label.endswith(" · model cache") for label in rows.index]
+    assert set(rows["verdict"]) == {"equal"}
     for label in rows.index[1::2]:
         plain = label.removesuffix(" · model cache")
         loaded, compiled = (number(rows["compile_ms"][name]) for name in (label, plain))
         said = f"{plain!r} is loaded in {loaded} ms; compiling takes {compiled} ms."
         assert any(note.endswith(said) for note in made.notes)
     places = list(tmp_path.iterdir())
-    assert len(places) == 2  # one for each that is cached
+    assert len(places) == (2 if isolate else 0)  # one for each that is cached
     assert all(place.stat().st_mode & 0o777 == 0o700 and any(place.iterdir()) for place in places)
-
-
-@pytest.mark.slow
-def test_the_model_cache_is_a_row(model, placements, tmp_path):
-    for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept
-        grid = {"model_cache": [False, True]}
-        options = {"grid": grid, "cache_dir": cache_dir, **QUICK}
-        sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
-        rows = sweep.summary.set_index("label")
-        cached = [label for label in rows.index if label.endswith(" · model cache")]
-        assert len(cached) == len(rows) / 2 == len(placements)
-        assert rows["from_cache"].to_dict() == {label: label in cached for label in rows.index}
-        assert set(rows["verdict"]) == {"equal"}
-        for label in cached:
-            loads = f"{number(rows['compile_ms'][label])} ms; compiling takes"
-            assert any(loads in note for note in sweep.notes)
-    places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
-    assert len(places) == len(placements)  # a directory each, and none for what is not cached
 
 
 # -- watched and stopped through its control ----------------------------------------------------

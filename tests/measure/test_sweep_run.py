@@ -11,54 +11,34 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from measure.scripted_answers import TIMES, answered, trials
+from measure.scripted_answers import CRASH, Scripted, answered
 
 from hetero_lab import clock
-from hetero_lab.intervals import ASSUMED_NOISE
-from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import BenchPool, SweepRun
-from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError, Workers
 from hetero_lab.progress import Stopwatch
-from hetero_lab.results.records import Call, Counters, Failed, Ledger, State, Turn, by_key
+from hetero_lab.results.records import Call, Counters, Failed, State, Turn
 
 
-class Workshop:
-    """The clock, the benches and the records of one test; times in s."""
+class Workshop(Scripted):
+    """The clock and the benches of one test."""
 
     def __init__(self, **times: float):
-        self.times = {**TIMES, **times}
-        self.now_s, self.lock = 0.0, threading.Lock()
+        super().__init__(**times)
+        self.lock = threading.Lock()
         self.alive = self.most_alive = self.started = 0
-        self.asked: list[tuple[str, str]] = []  # the kind of request and the key
         self.limits: dict[str, float] = {}  # of an answer, by the kind
-        self.fault: Callable[[str, str], object] = lambda kind, key: None
-        self.records: list[Any] = []
 
     def takes(self, seconds: float) -> None:
         with self.lock:
             self.now_s += seconds
 
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-    def turns(self) -> dict[str, int]:
-        return dict(Counter(turn.entry for turn in self.of(Turn)))
-
     def run(
-        self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
-        records: Any = (), is_ready: Callable[[float], bool] = lambda _: True,
-        progress: bool = False, **options: Any,
+        self, keys: str, *, budget_s: float | None = None, group: int = 8, progress: bool = False,
+        is_ready: Callable[[float], bool] = lambda _: True, **options: Any,
     ) -> Call | None:  # fmt: skip
         """Measure trials with these keys, the first of them the reference; return the record."""
-        self.records = list(records)
-        schedule = SweepSchedule(
-            trials=by_key(trials(keys)), reference=keys[0],
-            ledger=Ledger(records, self.records.append),
-            options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
-            group_size=group, budget_s=budget_s, noise=lambda devices: ASSUMED_NOISE,
-            at_once=at_once,
-        )  # fmt: skip
+        schedule = self.schedule(keys, budget_s=budget_s, group=group, **options)
         workers = Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0)
         pool = BenchPool(schedule.trials, lambda: Timed(self), workers)
         watch = Stopwatch.start(budget_s)
@@ -83,7 +63,8 @@ class Timed:
         key = given["trial"].key if "trial" in given else given["key"]
         shop.asked.append((kind, key))
         shop.limits[kind] = timeout_s
-        shop.fault(kind, key)
+        if failure := shop.fault(kind, key):
+            raise failure
         seconds, answer = answered(key, request, shop.times)
         shop.takes(seconds)
         return answer
@@ -116,51 +97,41 @@ def test_a_bench_is_kept_where_a_new_one_would_take_long(workshop, slow):
     shop = workshop(**slow)
     shop.run("rabc", group=2)
     assert (shop.started, shop.most_alive, shop.alive) == (2, 2, 0)
-    assert [key for kind, key in shop.asked if kind == "release"] == ["a", "b"]
+    assert shop.keys("release") == ["a", "b"]
 
 
 def test_a_bench_that_cannot_let_go_is_ended(workshop):
     shop = workshop(start=0.6)
-
-    def die(kind: str, key: str) -> None:
-        if (kind, key) == ("release", "a"):
-            raise WorkerError("failed", "gone", died=True)
-
-    shop.fault = die
+    shop.fail("release", "a", WorkerError("failed", "gone", died=True))
     shop.run("rabc", group=2)
     assert (shop.started, shop.most_alive, shop.alive) == (3, 2, 0)
     assert shop.turns() == {"r": 6, "a": 2, "b": 2, "c": 2}
 
 
 def test_a_bench_that_crashed_is_replaced_and_has_compiled_again(workshop):
-    shop, crashes = workshop(), {"a": 1, "b": 2}
+    shop, crashes = workshop(), ["a", "b", "b"]
 
-    def crash(kind: str, key: str) -> None:
-        if kind == "run_turn" and crashes.get(key, 0):
-            crashes[key] -= 1
-            raise WorkerError("crashed (signal 11)", "SIGSEGV", died=True, crashed=True)
+    def crash(kind: str, key: str) -> WorkerError | None:
+        if kind == "run_turn" and key in crashes:
+            crashes.remove(key)
+            return CRASH
+        return None
 
     shop.fault = crash
     call = shop.run("rab")
     assert shop.turns() == {"r": 2, "a": 2}
-    assert [record.entry for record in shop.of(Failed)] == ["b"]
+    assert shop.entries(Failed) == ["b"]
     assert (shop.started, shop.alive) == (3 + 2, 0)
-    compiled = [key for kind, key in shop.asked if kind == "compile"]
-    assert Counter(compiled) == {"r": 1, "a": 2, "b": 2}
+    assert Counter(shop.keys("compile")) == {"r": 1, "a": 2, "b": 2}
     assert call.n_left == 1
 
 
 def test_a_worker_that_died_while_counters_were_compiled_costs_no_row(workshop):
-    shop, left = workshop(compile=0.6), [WorkerError("timed out", died=True)]
-
-    def die(kind: str, key: str) -> None:
-        if (kind, key) == ("compile_counted", "a") and left:
-            raise left.pop()
-
-    shop.fault = die
+    shop = workshop(compile=0.6)
+    shop.fail("compile_counted", "a", WorkerError("timed out", died=True), times=1)
     shop.run("rab", at_once=2, counters=True)
     assert shop.of(Failed) == []
-    assert [key for kind, key in shop.asked if kind == "read_counters"] == ["r", "a", "b"]
+    assert shop.keys("read_counters") == ["r", "a", "b"]
 
 
 def test_a_call_tells_how_its_time_was_spent(workshop):
@@ -205,27 +176,9 @@ def test_what_compiles_may_take_longer(workshop):
     assert shop.limits == {**dict.fromkeys(longer, 70.0), **dict.fromkeys(others, 7.0)}
 
 
-def test_without_the_reference_the_others_have_their_turns(workshop):
-    shop = workshop()
-
-    def fail(kind: str, key: str) -> None:
-        if (kind, key) == ("compile", "r"):
-            raise WorkerError("compile failed", "no kernel", died=False)
-
-    shop.fault = fail
-    shop.run("rab", turns=3, group=2)
-    assert shop.turns() == {"a": 3, "b": 3}
-    assert [record.entry for record in shop.of(Failed)] == ["r"]
-
-
 def test_a_bench_that_dies_after_its_turns_is_started_again_to_be_counted(workshop):
-    shop, deaths = workshop(), {"a": 1}
-
-    def die(kind: str, key: str) -> None:
-        if (kind, key) == ("read_counters", "a") and deaths.pop("a", 0):
-            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
-
-    shop.fault = die
+    shop = workshop()
+    shop.fail("read_counters", "a", CRASH, times=1)
     shop.run("rab", counters=True)
     assert shop.turns() == dict.fromkeys("rab", 2)
     assert shop.started == 4
@@ -234,18 +187,25 @@ def test_a_bench_that_dies_after_its_turns_is_started_again_to_be_counted(worksh
 
 def test_slow_compiles_with_counters_run_at_once_too(workshop):
     shop = workshop(compile=0.6, start=0.0)
-
-    def die(kind: str, key: str) -> None:
-        if (kind, key) == ("compile_counted", "b"):
-            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
-
-    shop.fault = die
+    shop.fail("compile_counted", "b", CRASH)
     shop.run("rabcd", at_once=2, counters=True)
     both = {key for kind, key in shop.asked if kind == "compile_counted"}
     assert both == set("rabc")  # d is the last, alone
-    assert [record.entry for record in shop.of(Counters)] == list("rabcd")
-    assert [key for kind, key in shop.asked if kind == "compile"].count("b") == 2  # it had died
+    assert shop.entries(Counters) == list("rabcd")
+    assert shop.keys("compile").count("b") == 2  # it had died
     assert shop.turns() == dict.fromkeys("rabcd", 2)
+
+
+def test_slow_compiles_run_at_once(workshop):
+    shop, both = workshop(compile=0.6), threading.Barrier(2, timeout=200)
+
+    def wait_for_the_other(kind: str, key: str) -> None:
+        if kind == "compile" and key != "r":  # one that comes alone breaks the barrier
+            both.wait()
+
+    shop.fault = wait_for_the_other
+    shop.run("rab", at_once=2)
+    assert shop.turns() == dict.fromkeys("rab", 2)
 
 
 def test_where_no_worker_is_ready_in_time_nothing_is_measured(workshop):
@@ -275,4 +235,4 @@ def test_the_reference_by_itself_has_its_turns(workshop):
     # What later lacks only counters has one turn of it beside, in a group of its own.
     shop.run("r", turns=3, records=shop.records, counters=True)
     assert [turn.group for turn in shop.of(Turn)] == [0, 0, 0, 1]
-    assert [record.entry for record in shop.of(Counters)] == ["r"]
+    assert shop.entries(Counters) == ["r"]

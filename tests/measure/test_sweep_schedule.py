@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from measure.scripted_answers import TIMES, answered, trials
+from measure.scripted_answers import CRASH, REFUSED, Scripted, answered
 
-from hetero_lab.intervals import ASSUMED_NOISE, Noise
-from hetero_lab.measure.stopping import FULL, RunOptions
+from hetero_lab.intervals import Noise
+from hetero_lab.measure.stopping import FULL
 from hetero_lab.measure.sweep_schedule import Ask, Begin, SweepSchedule
-from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.results.records import (
-    Compiled,
-    Counters,
-    Failed,
-    Finished,
-    Ledger,
-    Sustained,
-    Turn,
-    by_key,
-)
-
-CRASH = WorkerError("crashed (signal 11)", "SIGSEGV", died=True, crashed=True)
-REFUSED = WorkerError("failed", "not supported", died=False)
+from hetero_lab.results.records import Compiled, Counters, Failed, Finished, Sustained, Turn
 
 
-class Script:
-    """What carries out the steps of a schedule in a test: how long each takes, and what fails."""
+class Script(Scripted):
+    """Carries out the steps of a schedule, at once."""
 
     def __init__(self, **times: float):
-        self.times = {**TIMES, **times}
-        self.now_s = 0.0
-        self.fault: Callable[[str, str], WorkerError | None] = lambda kind, key: None
-        self.asked: list[tuple[str, str]] = []  # the kind of request and the key
+        super().__init__(**times)
         self.steps: list[Any] = []
-        self.records: list[Any] = []
 
-    def run(
-        self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
-        records: Any = (), devices: dict[str, str] | None = None, until: int | None = None,
-        noise: Noise = ASSUMED_NOISE, **options: Any,
-    ) -> SweepSchedule:  # fmt: skip
+    def run(self, keys: str, *, until: int | None = None, **options: Any) -> SweepSchedule:
         """Measure trials with these keys, the first of them the reference, in ``until`` steps."""
-        self.records = list(records)
-        schedule = SweepSchedule(
-            trials=by_key(trials(keys, devices)), reference=keys[0],
-            ledger=Ledger(records, self.records.append),
-            options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
-            group_size=group, budget_s=budget_s, noise=lambda devices: noise, at_once=at_once,
-        )  # fmt: skip
+        schedule = self.schedule(keys, **options)
         began_s = self.now_s
         for step in itertools.islice(schedule.steps(), until):
             self.steps.append(step)
@@ -78,47 +49,26 @@ class Script:
         self.now_s += max(lasted)
         return answers
 
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-    def turns(self) -> dict[str, int]:
-        return dict(Counter(turn.entry for turn in self.of(Turn)))
-
-    def keys(self, kind: str) -> list[str]:
-        return [key for asked, key in self.asked if asked == kind]
-
-    def fail(self, kind: str, key: str, failure: WorkerError, times: int = 99) -> None:
-        """Let requests of a kind and key fail, the first ``times`` times."""
-        left = [failure] * times
-
-        def fault(asked_kind: str, asked_key: str) -> WorkerError | None:
-            return left.pop() if (asked_kind, asked_key) == (kind, key) and left else None
-
-        self.fault = fault
+    def begun(self) -> list[str]:
+        """Return the keys of each group as it begins."""
+        return ["".join(step.keys) for step in self.steps if isinstance(step, Begin)]
 
 
 def test_with_time_enough_everything_gets_its_turns():
     script = Script()
-    schedule = script.run("rab", budget_s=1000.0, turns=3)
-    assert script.turns() == {"r": 3, "a": 3, "b": 3}
-    assert [r.entry for r in script.of(Finished)] == ["r", "a", "b"]
+    schedule = script.run("rab", budget_s=1000.0, turns=700)  # more than would be precise
+    assert script.turns() == {"r": 700, "a": 700, "b": 700}
+    assert script.entries(Finished) == ["r", "a", "b"]
     assert schedule.pending() == []
     assert schedule.needs_s() == 0.0
-    assert (schedule.plan.turns, schedule.plan.inferences) == (3, FULL)
-
-
-def test_a_placement_gets_as_many_turns_as_were_asked_for():
-    script = Script()
-    schedule = script.run("ab", turns=700)
-    assert script.turns() == {"a": 700, "b": 700}
-    assert schedule.pending() == []
+    assert (schedule.plan.turns, schedule.plan.inferences) == (700, FULL)
 
 
 def test_each_group_has_the_reference_and_each_round_another_order():
     script = Script()
     script.run("rabcd", group=3, turns=4)
-    begun = [(list(step.keys), step.reuse) for step in script.steps if isinstance(step, Begin)]
-    assert begun == [(["r"], False), (["r", "a", "b"], False), (["r", "c", "d"], False)]
+    assert script.begun() == ["r", "rab", "rcd"]
+    assert not any(step.reuse for step in script.steps if isinstance(step, Begin))
     rounds: dict[tuple[int, int], str] = {}
     for turn in script.of(Turn):
         at = turn.group, turn.round
@@ -217,10 +167,10 @@ def test_a_crash_is_tried_once_more_and_costs_one_row(crashes):
     script.fail("run_turn", "b", CRASH, crashes)
     script.run("rab")
     failed = script.of(Failed)
-    assert [record.entry for record in failed] == ["b"] * (crashes - 1)
+    assert script.entries(Failed) == ["b"] * (crashes - 1)
     assert all("SIGSEGV. hetero_lab.investigate" in record.detail for record in failed)
     assert script.turns() == ({"r": 2, "a": 2, "b": 2} if crashes == 1 else {"r": 2, "a": 2})
-    assert [record.entry for record in script.of(Compiled)] == ["r", "a", "b"]
+    assert script.entries(Compiled) == ["r", "a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["compile", "warm_up", "run_turn"])
@@ -229,8 +179,8 @@ def test_without_its_reference_each_placement_still_gets_its_turns(kind):
     script.fail(kind, "r", REFUSED)
     schedule = script.run("rabc", group=3, turns=3)
     assert script.turns() == {"a": 3, "b": 3, "c": 3}
-    assert [record.entry for record in script.of(Failed)] == ["r"]  # not tried in each group
-    assert [record.entry for record in script.of(Finished)] == ["a", "b", "c"]
+    assert script.entries(Failed) == ["r"]  # not tried in each group
+    assert script.entries(Finished) == ["a", "b", "c"]
     assert schedule.pending() == ["r"]
     # The reference is tried again by the next call. If it runs, so are the others, for a ratio.
     mended = Script()
@@ -245,7 +195,7 @@ def test_a_group_without_any_that_runs_ends():
     script = Script()
     script.fault = lambda kind, key: REFUSED
     script.run("rab")
-    assert [record.entry for record in script.of(Failed)] == ["r", "a", "b"]
+    assert script.entries(Failed) == ["r", "a", "b"]
     assert {kind for kind, _ in script.asked} == {"compile"}
 
 
@@ -265,11 +215,11 @@ def test_an_interrupt_leaves_what_the_next_call_goes_on_from():
 def test_counters_are_read_of_each_and_only_with_time_for_them():
     script = Script()
     script.run("rab", counters=True)
-    assert [record.entry for record in script.of(Counters)] == ["r", "a", "b"]
+    assert script.entries(Counters) == ["r", "a", "b"]
     late = Script(compile=0.4, inference=0.01, counters=0.6)
     schedule = late.run("rabc", counters=True, budget_s=5.3)
     assert late.turns() == dict.fromkeys("rabc", 2)
-    assert [record.entry for record in late.of(Counters)] == ["r"]
+    assert late.entries(Counters) == ["r"]
     assert len(schedule.pending()) == 3
     assert late.now_s < 5.3
 
@@ -335,9 +285,9 @@ def test_reference_outputs_are_computed_once_for_each_variant():
 
 def test_a_device_that_is_new_begins_a_group_if_they_are_kept_apart():
     script = Script()
-    script.run("rabc", devices={"b": "GPU"}, apart=True)
-    begun = [list(step.keys) for step in script.steps if isinstance(step, Begin)]
-    assert begun == [["r"], ["r", "a"], ["r", "b", "c"]]
+    # AUTO may choose the GPU, which is then not new any more.
+    script.run("rabc", devices={"b": "AUTO:GPU,CPU", "c": "GPU"}, apart=True)
+    assert script.begun() == ["r", "ra", "rbc"]
 
 
 @pytest.mark.parametrize(("relative", "enough"), [(0.001, False), (0.25, True)])

@@ -32,6 +32,7 @@ from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 
 RELEASE = partial(Bench.release, key="none")
+WAIT_S = 200  # for what will come, on a busy machine too
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
@@ -90,11 +91,11 @@ def test_a_set_up_that_crashes_or_fails_is_told_by_a_worker_of_its_own(set_up, t
 def test_a_set_up_that_hangs_is_not_tried_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     server, name = ForkServer(), "hanging_module"
-    assert server.is_ready(name, 60)
+    assert server.is_ready(name, WAIT_S)
     with open(tmp_path / "errors", "wb") as errors:
         assert server.fork(name, errors, 2, b"anything") is None
         for _ in range(2):
-            worker = server.fork(name, errors, 60, b"anything")
+            worker = server.fork(name, errors, WAIT_S, b"anything")
             assert worker is not None
             worker.kill()
     server.close()
@@ -104,7 +105,7 @@ def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
     worker = WorkerProcess(set_up)
     os.kill(worker.pid, signal.SIGSEGV)
     with pytest.raises(WorkerError, match=r"crashed \(signal 11\)"):
-        worker.ask(RELEASE, timeout_s=10)
+        worker.ask(RELEASE, timeout_s=WAIT_S)
 
 
 def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
@@ -113,7 +114,7 @@ def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
         with contextlib.closing(WorkerProcess(set_up)) as after:
             assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
             assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
-            assert before.ask(RELEASE, timeout_s=10) is None  # it goes on
+            assert before.ask(RELEASE, timeout_s=WAIT_S) is None  # it goes on
 
 
 def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
@@ -124,13 +125,13 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     server = ForkServer()
     with open(tmp_path / "errors", "wb") as errors:
-        assert server.fork(WORKER, errors, 60) is None
+        assert server.fork(WORKER, errors, WAIT_S) is None
     server.close()
     monkeypatch.setattr("hetero_lab.processes.FORK_SERVER", server)
     with contextlib.closing(WorkerProcess(set_up)) as worker:
         assert not isinstance(worker._process, ForkedProcess)
         assert psutil.Process(worker.pid).ppid() == os.getpid()
-        assert worker.ask(RELEASE, timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=WAIT_S) is None
 
 
 @pytest.mark.slow
@@ -139,7 +140,7 @@ def test_a_server_that_was_killed_is_started_again(set_up):
         server = server_of(worker)
         server.kill()
         server.wait()
-        assert worker.ask(RELEASE, timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=WAIT_S) is None
         with contextlib.closing(WorkerProcess(set_up)) as other:
             assert isinstance(other._process, ForkedProcess)
     with contextlib.suppress(psutil.NoSuchProcess):  # nobody may be there to reap it
@@ -168,14 +169,14 @@ def test_the_server_ends_with_its_caller(tmp_path):
     caller.kill()
     caller.wait()
     caller.stdout.close()
-    _, alive = psutil.wait_procs([worker, server], timeout=20)
+    _, alive = psutil.wait_procs([worker, server], timeout=WAIT_S)
     assert alive == []
 
 
 def test_a_command_is_started_as_it_is(tmp_path):
     with open(tmp_path / "errors", "wb") as errors:
-        started = launch("", errors, 10, command=[sys.executable, "-c", "raise SystemExit(3)"])
-        assert started.wait(20) == 3
+        started = launch("", errors, WAIT_S, command=[sys.executable, "-c", "raise SystemExit(3)"])
+        assert started.wait(WAIT_S) == 3
         assert not isinstance(started, ForkedProcess)
         for stream in (started.stdin, started.stdout):
             assert stream is not None
@@ -187,7 +188,7 @@ def test_an_answer_that_comes_after_the_end_is_still_read():
     late = ["sh", "-c", "(sleep 0.5; echo '{}'; sleep 2) & exit 3"]
     worker = WorkerProcess(SetUp(models={}), Workers(command=late))
     with contextlib.closing(worker), pytest.raises(WorkerError, match=r"crashed \(exit code 3\)"):
-        worker.ask(RELEASE, timeout_s=10)
+        worker.ask(RELEASE, timeout_s=WAIT_S)
 
 
 def test_a_worker_that_stops_answering_is_told_from_one_that_is_slow(monkeypatch):
@@ -195,7 +196,7 @@ def test_a_worker_that_stops_answering_is_told_from_one_that_is_slow(monkeypatch
     mute = ["sh", "-c", "echo '{}'; exec >&-; sleep 30"]
     worker = WorkerProcess(SetUp(models={}), Workers(command=mute))
     with pytest.raises(WorkerError, match=r"crashed \(no more answers\)") as caught:
-        worker.ask(RELEASE, timeout_s=20)
+        worker.ask(RELEASE, timeout_s=WAIT_S)
     assert caught.value.died
     slow = WorkerProcess(SetUp(models={}), Workers(command=["sh", "-c", "echo '{}'; sleep 30"]))
     with pytest.raises(WorkerError, match=r"timed out after 0.1 s: Release"):
@@ -207,20 +208,20 @@ def test_a_stopped_sweep_has_no_worker_left(set_up):
     control = SweepControl()
     start = control.stoppable(lambda: WorkerProcess(set_up))
     with contextlib.closing(start()) as worker:
-        assert worker.ask(RELEASE, timeout_s=10) is None
+        assert worker.ask(RELEASE, timeout_s=WAIT_S) is None
         control.stop()
         assert control.is_stopped
         with pytest.raises(WorkerError):
-            worker.ask(RELEASE, timeout_s=10)
+            worker.ask(RELEASE, timeout_s=WAIT_S)
     with pytest.raises(StoppedError):
         start()
     late = SweepControl()  # stopped while a worker starts
     begun = late.stoppable(lambda: (late.stop(), WorkerProcess(set_up))[1])()
     with contextlib.closing(begun), pytest.raises(WorkerError):
-        begun.ask(RELEASE, timeout_s=10)
+        begun.ask(RELEASE, timeout_s=WAIT_S)
 
 
-@pytest.mark.parametrize(("n_cores", "at_once"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8)])
+@pytest.mark.parametrize(("n_cores", "at_once"), [(1, 1), (3, 1), (4, 2)])
 def test_each_compile_has_two_cores(monkeypatch, n_cores, at_once):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)), raising=False)
     assert compiles_at_once() == at_once

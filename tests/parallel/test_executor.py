@@ -8,7 +8,6 @@ import gc
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import wait
@@ -19,6 +18,7 @@ import openvino as ov
 import psutil
 import pytest
 from openvino import opset13 as op
+from other_process import run_python
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_models import stateful
@@ -39,6 +39,7 @@ from hetero_lab.runtime import pieces
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.pieces import leave_cores
 
+WAIT_S = 240  # for what will come, on a busy machine too
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 
@@ -67,6 +68,17 @@ def reshaped() -> tuple[list, object]:
     return [x, shape], op.reshape(op.relu(x, name="a"), shape, False, name="r")
 
 
+def long() -> tuple[ov.Model, hl.Affinity, list[np.ndarray]]:
+    """Return a model that takes a while, on two devices, and its inputs."""
+    x = op.parameter([800, 800], np.float32, name="x")
+    y, weights = x, op.constant(np.full((800, 800), 1e-3, np.float32))
+    for number in range(8):
+        y = op.matmul(y, weights, False, False, name=f"m{number}")
+    model = ov.Model([op.result(y, name="y")], [x], "long")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^m4$": "PARACC"})
+    return model, affinity, [np.ones((800, 800), np.float32)]
+
+
 def expected(prepared, inputs):
     affinity = hl.Affinity.uniform(prepared, "CPU")
     return hl.compile(prepared, hl.Placement(affinity, "CPU", F32, direct=True))(inputs)
@@ -82,7 +94,7 @@ def executor_threads() -> list[threading.Thread]:
     """Return the threads of executors that do not end by themselves."""
     found = [t for t in threading.enumerate() if t.name.startswith("hetero_lab executor")]
     for thread in found:
-        thread.join(timeout=30)
+        thread.join(timeout=WAIT_S)
     return [thread for thread in found if thread.is_alive()]
 
 
@@ -100,7 +112,7 @@ def test_random_models_and_requests_in_flight(seed, fine, monkeypatch):
     with hl.ParallelExecutor(prepared, affinity, **options) as executor:
         futures = [executor.submit(i) for i in inputs * 2]
         for future, value in zip(futures, wanted * 2, strict=True):
-            close(future.result(timeout=60), value)
+            close(future.result(timeout=WAIT_S), value)
 
 
 def test_branches_on_two_devices_run_at_the_same_time():
@@ -164,7 +176,7 @@ def test_arrays_may_change_while_requests_are_in_flight_and_a_wrong_one_fails_al
             waiting.append(executor.submit([changing]))
         changing[...] = -1
         for future in waiting:
-            found += future.result(timeout=60).values()
+            found += future.result(timeout=WAIT_S).values()
         found[0] += 1
         with pytest.raises(InputError, match="shape"):
             executor.submit([np.zeros((3, 2), np.float32)])
@@ -220,7 +232,7 @@ def test_threads_end_with_an_executor_that_is_closed_or_forgotten(closed):
     else:
         del executor
         gc.collect()
-    assert all(future.result(timeout=60) for future in futures)
+    assert all(future.result(timeout=WAIT_S) for future in futures)
     assert not executor_threads()
 
 
@@ -237,10 +249,10 @@ def test_an_op_that_throws_ends_its_request_alone():
         futures = [executor.submit([ones, np.array(s)]) for s in shapes]
         for future, wanted in zip(futures, shapes, strict=True):
             if np.prod(wanted) == 4:
-                (value,) = future.result(timeout=60).values()
+                (value,) = future.result(timeout=WAIT_S).values()
                 np.testing.assert_allclose(value, np.e + 4, rtol=1e-2)
             else:
-                error = future.exception(timeout=60)
+                error = future.exception(timeout=WAIT_S)
                 assert isinstance(error, InferenceError)
                 assert "Reshape node with name 'r'" in str(error.__cause__)
         with pytest.raises(InferenceError, match=r"subgraph \d on CPU"):
@@ -248,33 +260,28 @@ def test_an_op_that_throws_ends_its_request_alone():
         assert len(executor([ones, np.array([2, 2])])) == 1
 
 
-def test_closing_cancels_what_has_not_begun(digits):
-    model, _, inputs = digits
-    executor = hl.ParallelExecutor(model, "CPU")
-    futures = [executor.submit(inputs) for _ in range(300)]
+def test_closing_cancels_what_has_not_begun():
+    model, affinity, inputs = long()
+    executor = hl.ParallelExecutor(model, affinity)
+    futures = [executor.submit(inputs) for _ in range(100)]  # seconds of work, whatever the load
+    futures[0].result(timeout=WAIT_S)
     executor.close(cancel=True)
-    assert not wait(futures, timeout=10).not_done
-    assert 0 < sum(future.cancelled() for future in futures) < 300
-    assert all(set(f.result()) == {"digit", "parity"} for f in futures if not f.cancelled())
+    assert not wait(futures, timeout=WAIT_S).not_done
+    assert any(future.cancelled() for future in futures)
+    assert all(len(f.result()) == 1 for f in futures if not f.cancelled())
     assert not executor_threads()
 
 
 def test_ctrl_c_during_a_call_leaves_the_executor_usable():
-    x = op.parameter([800, 800], np.float32, name="x")
-    y, weights = x, op.constant(np.full((800, 800), 1e-3, np.float32))
-    for number in range(8):
-        y = op.matmul(y, weights, False, False, name=f"m{number}")
-    model = ov.Model([op.result(y)], [x], "long")
-    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^m4$": "PARACC"})
+    model, affinity, inputs = long()
     executor = hl.ParallelExecutor(model, affinity, device_properties=F32)
-    inputs = [np.ones((800, 800), np.float32)]
     for _ in range(3):
         timer = threading.Timer(0.2, _thread.interrupt_main)
         with pytest.raises(KeyboardInterrupt):
             timer.start()
             while True:
                 executor(inputs)
-        assert len(executor.submit(inputs).result(timeout=30)) == 1
+        assert len(executor.submit(inputs).result(timeout=WAIT_S)) == 1
     executor.close()
 
 
@@ -307,12 +314,12 @@ def test_ctrl_c_on_any_line_of_a_call_loses_nothing(call):
             before = sys.gettrace()
             sys.settrace(in_scheduler)
             try:
-                executor(x) if call == "call" else executor.submit(x).result(timeout=30)
+                executor(x) if call == "call" else executor.submit(x).result(timeout=WAIT_S)
             except KeyboardInterrupt:
                 interrupted += 1
             finally:
                 sys.settrace(before)
-            (value,) = executor.submit(x).result(timeout=30).values()
+            (value,) = executor.submit(x).result(timeout=WAIT_S).values()
             np.testing.assert_array_equal(value, 2 * np.ones(4))
             if left > 0:
                 break
@@ -327,7 +334,7 @@ def test_what_a_done_callback_raises_ends_no_thread(caplog):
 
     with hl.ParallelExecutor(*two_devices(), device_properties=F32, requests=2) as executor:
         futures = [executor.submit_bound(x, leave) for _ in range(8)]
-        assert all(len(future.result(timeout=30)) == 1 for future in futures)
+        assert all(len(future.result(timeout=WAIT_S)) == 1 for future in futures)
         assert len(executor(x)) == 1
     assert "done callback" in caplog.text
 
@@ -349,14 +356,14 @@ def test_a_failed_request_starts_nothing_more(monkeypatch):
             really(slot, index)
 
         monkeypatch.setattr(scheduler.Slot, name, noted)
-    inputs = [np.ones(4, np.float32)]
+    ones = np.ones(4, np.float32)
     with hl.ParallelExecutor(model, affinity) as executor:
         home = executor.partition.subgraph_of
         assert home["b"] != home["r"]
         with pytest.raises(InferenceError):
-            executor([*inputs, np.array([3, 3])])
+            executor([ones, np.array([3, 3])])
         assert set(begun) == {home["r"]}
-        assert len(executor([*inputs, np.array([2, 2])])) == 3
+        assert len(executor([ones, np.array([2, 2])])) == 3
 
 
 def test_requests_are_cancelled_with_no_lock_held():
@@ -364,10 +371,10 @@ def test_requests_are_cancelled_with_no_lock_held():
     executor = hl.ParallelExecutor(*two_devices(), device_properties=F32)
     told: list[Any] = []
     held, submitted = threading.Event(), threading.Event()
-    first = executor.submit_bound(x, lambda _future: held.wait(30))
+    first = executor.submit_bound(x, lambda _future: held.wait(WAIT_S))
 
     def cancelled(_future) -> None:
-        submitted.wait(30)  # some may be over before the last one is in line
+        submitted.wait(WAIT_S)  # some may be over before the last one is in line
         if held.is_set():
             return
         try:
@@ -375,13 +382,13 @@ def test_requests_are_cancelled_with_no_lock_held():
         except HeteroLabError as error:
             told.append(error)
         held.set()
-        told.append(len(first.result(timeout=30)))
+        told.append(len(first.result(timeout=WAIT_S)))
         executor.close()
 
     futures = [executor.submit_bound(x, cancelled) for _ in range(50)]
     submitted.set()
     executor.close(cancel=True)
-    assert not wait(futures, timeout=30).not_done
+    assert not wait(futures, timeout=WAIT_S).not_done
     assert told
     assert told[-1] == 1
     assert not executor_threads()
@@ -395,13 +402,13 @@ def test_a_done_callback_may_wait_for_another_request():
             submitted, got = threading.Event(), []
 
             def wait_for_second(_future, second=second, submitted=submitted, got=got) -> None:
-                submitted.wait()
-                got.append(len(second[0].result(timeout=30)))
+                submitted.wait(WAIT_S)
+                got.append(len(second[0].result(timeout=WAIT_S)))
 
             first = executor.submit_bound(x, wait_for_second)
             second.append(executor.submit(x))
             submitted.set()
-            first.result(timeout=30)
+            first.result(timeout=WAIT_S)
             executor.reset_state()  # waits for the callback
             assert got == [1]
 
@@ -442,7 +449,7 @@ def test_an_executor_can_be_closed_by_a_done_callback(digits):
     futures = [executor.submit_bound(bind_inputs(prepare(model), inputs), close_it)]
     with contextlib.suppress(ClosedError):
         futures += [executor.submit(inputs) for _ in range(20)]
-    assert all(set(future.result(timeout=60)) == {"digit", "parity"} for future in futures)
+    assert all(set(future.result(timeout=WAIT_S)) == {"digit", "parity"} for future in futures)
     executor.close()
     assert ["done callback" in said for said in tried] == [True, True, False]
     assert tried[2] == "returned None"
@@ -472,11 +479,10 @@ def test_a_program_can_end_while_an_executor_runs():
         "model = hl.load('digits_inception')\n"
         "executor = hl.ParallelExecutor(model, 'CPU', requests=2)\n"
         "image = [np.zeros((1, 1, 8, 8), np.float32)]\n"
-        "futures = [executor.submit(image) for _ in range(2000)]\n"
-        "print(sum(f.done() for f in futures) < 2000)"
+        "futures = [executor.submit(image) for _ in range(2000)]"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_tensors_of_unknown_shape_are_handed_over():
@@ -493,7 +499,7 @@ def test_tensors_of_unknown_shape_are_handed_over():
         assert executor.partition.n_subgraphs == 5
         futures = [executor.submit([np.array(row, np.float32)]) for row in rows * 3]
         for future, row in zip(futures, rows * 3, strict=True):
-            (value,) = future.result(timeout=60).values()
+            (value,) = future.result(timeout=WAIT_S).values()
             np.testing.assert_array_equal(value, 3.0 * np.array([np.flatnonzero(row)]))
 
 
@@ -508,7 +514,7 @@ def test_a_thousand_inferences_leave_nothing_behind(digits, requests):
         threads, memory = process.num_threads(), process.memory_info().rss
         for _ in range(1000 // requests):
             for future in [executor.submit(inputs) for _ in range(requests)]:
-                future.result(timeout=60)
+                future.result(timeout=WAIT_S)
         assert process.num_threads() <= threads + requests
         assert process.memory_info().rss < memory + (20 << 20)
 

@@ -144,9 +144,7 @@ def test_counters_belong_to_the_subgraphs_that_ran(core):
     assert ours.tables["subgraphs"]["n_executed"].gt(0).all()
 
     def told(profile):
-        return sorted(
-            (c.device, c.kind, c.op, c.tensor) for c in profile.counters if c.status == "EXECUTED"
-        )
+        return sorted((c.device, c.kind, c.op, c.tensor) for c in profile.counters)
 
     assert told(ours) == told(theirs)
     assert [b.tensor for b in ours.partition.boundaries] == ["relu1", "softmax"]
@@ -228,8 +226,7 @@ def test_a_budget_holds_for_both_parts(core):
         model, placement, executor="parallel", requests=2, budget_s=0.4, core=core,
         counters=False, reference=False, progress=False,
     )  # fmt: skip
-    assert profile.throughput
-    assert len(profile.throughput[0].between.turns) >= 1
+    assert [row.executor for row in profile.throughput] == ["hetero", "hetero", "parallel"]
 
 
 def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
@@ -282,13 +279,11 @@ def test_a_stored_profile_reads_back_with_its_timeline(in_flight, tmp_path):
 
 
 def test_in_a_process_of_its_own(core):
-    model, placement = branchy(core)
-    profile = hl.profile(
-        model, placement, executor="parallel", requests=2, isolate=True, core=core, **QUICK
-    )
+    options = {"executor": "parallel", "requests": 2, "isolate": True, "counters": False}
+    profile = hl.profile(*branchy(core), core=core, **options, **QUICK)
     assert profile.executor == "parallel"
     assert len(profile.tables["timeline"]) == profile.partition.n_subgraphs * (10 + 1) * 2
-    assert profile.tables["throughput"]["executor"].tolist() == ["hetero", "hetero", "parallel"]
+    assert len(profile.throughput) == 3
     assert [a.verdict for a in profile.agreement] == ["equal"]
 
 
@@ -307,30 +302,25 @@ def swept(tmp_path_factory):
     return sweep, store, here
 
 
-LABELS = ["branches", "branches · 2 requests", "branches · parallel"]
-
-
 def test_both_executors_have_rows(swept):
     sweep, store, local = swept
     assert hl.read_sweep(store).summary.equals(sweep.summary)
     frame = sweep.summary.set_index("label")
-    expected = [*LABELS, "branches · parallel · 2 requests", "ACC", "CPU"]
-    assert sorted(frame.index) == sorted(expected)
-    assert (
-        frame.loc[expected, "executor"].tolist()
-        == ["hetero"] * 2 + ["parallel"] * 2 + ["hetero"] * 2
-    )
-    assert frame.loc[expected, "requests"].tolist() == [1, 2, 1, 2, 1, 1]
+    assert set(zip(frame.index, frame["executor"], frame["requests"], strict=True)) == {
+        ("branches", "hetero", 1),
+        ("branches · 2 requests", "hetero", 2),
+        ("branches · parallel", "parallel", 1),
+        ("branches · parallel · 2 requests", "parallel", 2),
+        ("ACC", "hetero", 1),
+        ("CPU", "hetero", 1),
+    }
     assert set(frame["status"]) == {"ok"}
     assert set(frame["verdict"]) == {"equal"}
     assert set(frame["same_as"]) == {""}
-    ranking = sweep.ranking.set_index("label")
-    assert ranking.loc["branches · parallel", "executor"] == "parallel"
+    assert sweep.ranking.set_index("label").loc["branches · parallel", "executor"] == "parallel"
     frame = local.summary.set_index("label")
     assert frame["status"].tolist() == ["ok"] * 4
-    assert frame.loc[["branches", "branches · parallel"], "executor"].tolist() == [
-        "hetero", "parallel",
-    ]  # fmt: skip
+    assert frame.loc["branches · parallel", "executor"] == "parallel"
     assert frame.loc["branches · parallel", "n_subgraphs"] == frame.loc["branches", "n_subgraphs"]
 
 
@@ -342,8 +332,8 @@ def test_a_parallel_row_has_a_measured_timeline(swept):
         assert profile.counters
         assert hl.views.timeline(profile).layout.title.text.endswith(", measured")
         assert sweep.profile("branches").spans == ()
-        assert "where_time_goes" in hl.views.gallery(sweep)
-        assert "timeline" in hl.views.gallery(profile)
+    assert "where_time_goes" in hl.views.gallery(sweep)
+    assert "timeline" in hl.views.gallery(profile)
 
 
 def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
