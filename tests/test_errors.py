@@ -8,24 +8,23 @@ import pytest
 from hetero_lab.errors import last_line
 
 CELL = "import hetero_lab as hl\nhl.load('nope.onnx')"
+PROGRAM = f"""
+shell = get_ipython()
+shell.run_cell({CELL!r})
+shell.run_line_magic("xmode", "Verbose")
+shell.run_cell({CELL!r})
+"""
 
 
-def shown(*setting: str) -> list[str]:
-    """Return what IPython shows of an error, by lines."""
-    call = [sys.executable, "-m", "IPython", "--colors=NoColor", *setting, "-c", CELL]
-    found = subprocess.run(call, capture_output=True, text=True, check=False)
-    return (found.stdout + found.stderr).splitlines()
-
-
-def test_a_notebook_shows_the_callers_line_and_the_message():
-    lines = shown()
+def test_a_notebook_shows_the_callers_line_and_the_message_and_every_frame_on_demand():
+    call = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", PROGRAM]
+    shown = subprocess.run(call, capture_output=True, text=True, check=False).stdout
+    short, _, verbose = shown.partition("Exception reporting mode: Verbose")
+    lines = short.splitlines()
     assert lines.index("----> 2 hl.load('nope.onnx')") < 5
     assert any("ModelError" in line and "'nope.onnx' does not exist" in line for line in lines[:6])
-    assert not any("arguments.py" in line for line in lines)
-
-
-def test_every_frame_is_there_on_demand():
-    assert any("read.py" in line for line in shown("--InteractiveShell.xmode=Verbose"))
+    assert "arguments.py" not in short
+    assert "read.py" in verbose
 
 
 @pytest.mark.parametrize("text", ["why", "Exception from core.cpp:117:\n\n why...\n", "x.\nwhy."])
