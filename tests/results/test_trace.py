@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from perfetto_in_browser import TraceProcessor, trace_processor
+from results.perfetto_in_browser import TraceProcessor, trace_processor
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
