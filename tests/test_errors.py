@@ -27,6 +27,23 @@ def test_a_notebook_shows_the_callers_line_and_the_message_and_every_frame_on_de
     assert "read.py" in verbose
 
 
-@pytest.mark.parametrize("text", ["why", "Exception from core.cpp:117:\n\n why...\n", "x.\nwhy."])
+TRACE = "Exception from core.cpp:117:\nCheck 'false' failed at builder.cpp:168:\n"
+FAILED = f"{TRACE}[GPU] ProgramBuilder build failed!\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "why",
+        "Exception from core.cpp:117:\n\n why...\n",
+        "x.\nwhy.",
+        f"{FAILED}Error has occured for: power:square\nwhy.",
+    ],
+)
 def test_the_last_line_of_the_runtime_has_no_full_stop(text):
     assert last_line(RuntimeError(text)) == "why"
+
+
+def test_details_below_the_cause_are_not_taken_for_it():
+    text = f"{FAILED}{TRACE}[GPU] No layout for shuffle \n{{\n\tformat=bfzyx;\n}}, 0\n\n"
+    assert last_line(RuntimeError(text)) == "[GPU] No layout for shuffle"
