@@ -135,9 +135,18 @@ def shorten(name: str, limit: int = 120) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error of the runtime, the cause, below its trace; no full stop."""
+    """Return the last line of an error of the runtime, the cause, below its trace; no full stop.
+
+    Below a cause that begins with its name, the GPU plugin writes details: a layout, the op's type.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _abridge(lines[-1].rstrip(".") if lines else type(error).__name__)
+    cause = lines[-1] if lines else type(error).__name__
+    for line in reversed(lines):
+        if line.startswith(("Exception from ", "Check '")):
+            break
+        if line.startswith("[GPU] ") and not line.endswith("build failed!"):
+            cause = line
+    return _abridge(cause.rstrip("."))
 
 
 def reason(error: BaseException) -> str:

@@ -34,7 +34,7 @@ from small_models import (
 Build = Callable[[], ov.Model]
 
 
-def parameter(*shape: int, kind: Any = np.float32, name: str = "x") -> Any:
+def parameter(*shape: Any, kind: Any = np.float32, name: str = "x") -> Any:
     return op.parameter(list(shape), kind, name=name)
 
 
@@ -42,11 +42,9 @@ def constant(value: Any, kind: Any = np.float32) -> Any:
     return op.constant(np.array(value, kind))
 
 
-def over(
-    make: Callable[[Any], Any], *shape: int, kind: Any = np.float32, name: str = "x"
-) -> ov.Model:
+def over(make: Callable[[Any], Any], *shape: Any, kind: Any = np.float32) -> ov.Model:
     """Build what ``make`` makes of one input: a node, an output, or a list of them."""
-    x = parameter(*shape, kind=kind, name=name)
+    x = parameter(*shape, kind=kind)
     made = make(x)
     made = made if isinstance(made, list) else [made]
     results = [op.result(y, name=f"y{number}") for number, y in enumerate(made)]
@@ -116,33 +114,22 @@ def state_of(kind: ov.Type, *shape: int, step: Callable[[Any], Any], given: bool
     return build
 
 
-def unread_state() -> ov.Model:
-    """Build a state that no output depends on."""
+def remembering(
+    step: Callable[[Any, Any], tuple[list[Any], Any]], first: Callable[[Any], Any] | None = None
+) -> ov.Model:
+    """Build what ``step`` makes of input and state: outputs, and what is written to the state.
+
+    It is zero at first, or what ``first`` makes of the input.
+    """
     x, state = parameter(1, 4), variable("state", 1, 4)
-    kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), x)
-    out = op.result(op.relu(op.tanh(x)), name="y")
-    return ov.Model([out], [op.assign(kept, state)], [x], "unread")
+    outputs, kept = step(x, op.read_value(first(x) if first else constant(np.zeros((1, 4))), state))
+    results = [op.result(y, name=f"y{number}") for number, y in enumerate(outputs)]
+    return ov.Model(results, [op.assign(kept, state)], [x], "remembering")
 
 
-def sink_only() -> ov.Model:
-    """Build a state and no output at all."""
-    x, state = parameter(1, 4), variable("state", 1, 4)
-    kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
-    return ov.Model([], [op.assign(kept, state)], [x], "sink_only")
-
-
-def written_first() -> ov.Model:
-    """Build a state whose initial value is computed from the input."""
-    x, state = parameter(1, 4), variable("state", 1, 4)
-    total = op.add(op.read_value(op.tanh(x), state), x)
-    return ov.Model([op.result(total, name="y")], [op.assign(total, state)], [x], "first")
-
-
-def last_input() -> ov.Model:
-    """Build the sum of the last two inputs: a state that is written straight from an input."""
-    x, state = parameter(1, 4), variable("state", 1, 4)
-    total = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
-    return ov.Model([op.result(total, name="y")], [op.assign(x, state)], [x], "last_input")
+def written_first(x: Any, state: Any) -> tuple[list[Any], Any]:
+    total = op.add(state, x)
+    return [total], total
 
 
 def state_in_body() -> ov.Model:
@@ -260,11 +247,11 @@ def convolved(x: Any) -> Any:
 # Types
 
 
-def in_type(kind: ov.Type, *values: float) -> ov.Model:
+def in_type(kind: ov.Type) -> ov.Model:
     """Build an input, an output and a constant of a type; what is between them is in f32."""
     given = op.parameter([1, 4], kind, name="x")
     wide = op.tanh(op.relu(op.convert(given, "f32")))
-    fixed = ov.op.Constant(kind, ov.Shape([4]), list(values or (0, 1, 1, 0)))
+    fixed = ov.op.Constant(kind, ov.Shape([4]), [0, 1, 1, 0])
     results = [
         op.result(op.convert(wide, kind.to_string()), name="y"),
         op.result(op.add(wide, op.convert(fixed, "f32")), name="wide"),
@@ -414,12 +401,6 @@ class Twice(ov.Op):
 # Sizes and numbers that depend on numbers
 
 
-def bounded() -> ov.Model:
-    """Build an input whose columns are between one and eight."""
-    x = op.parameter(ov.PartialShape([2, ov.Dimension(1, 8)]), np.float32, name="x")
-    return ov.Model([op.result(op.tanh(op.relu(x)), name="y")], [x], "bounded")
-
-
 def any_rank() -> ov.Model:
     """Build an input of any rank."""
     x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
@@ -497,10 +478,12 @@ ODD_MODELS: dict[str, Build] = {
     "state, no inputs": state_of(
         ov.Type.f32, 1, 4, step=lambda v: op.add(op.relu(v), constant(1)), given=False
     ),
-    "unread state": unread_state,
-    "sink only": sink_only,
-    "state begun by the input": written_first,
-    "state of the last input": last_input,
+    "unread state": made(remembering, lambda x, state: ([op.relu(op.tanh(x))], op.add(state, x))),
+    "sink only": made(remembering, lambda x, state: ([], op.add(state, op.relu(x)))),
+    "state begun by the input": made(remembering, written_first, op.tanh),
+    "state of the last input": made(
+        remembering, lambda x, state: ([op.add(state, op.relu(x))], x)
+    ),
     "state in a body": state_in_body,
     # bodies
     "If of MatMuls": made(branched, product),
@@ -579,7 +562,7 @@ ODD_MODELS: dict[str, Build] = {
     "Multinomial with a seed": made(drawn, "i64", 5),
     # sizes and values that depend on values
     "batch unknown": made(dynamic, -1, 4),
-    "columns of 1 to 8": bounded,
+    "columns of 1 to 8": made(over, lambda x: op.tanh(op.relu(x)), 2, ov.Dimension(1, 8)),
     "any rank": any_rank,
     "NonZero": dynamic_inside,
     "Unique": made(over, distinct, 8),

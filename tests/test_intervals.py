@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -23,7 +25,7 @@ SAMPLES = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=30)
 
 
 @given(st.lists(SAMPLES, min_size=1, max_size=8))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_medians_and_intervals_of_any_turns(turns):
     latency = Latency(tuple(map(tuple, turns)))
     every = sorted(sample for turn in turns for sample in turn)
@@ -42,7 +44,6 @@ def test_known_values():
     latency = Latency(((1.0, 2.0, 3.0), (4.0, 100.0)))
     assert latency.median_us == 3.0
     assert latency.mad_us == 1.0
-    assert latency.samples_us.tolist() == [1, 2, 3, 4, 100]
     assert repr(latency).startswith("Latency(median 3.0 µs, 95 % [")
     assert repr(latency).endswith("5 samples in 2 turns)")
 
@@ -63,13 +64,13 @@ def covered(draw, n: int = 75) -> float:
     return hits / n
 
 
-@pytest.mark.parametrize("last", [10, 15])
+@pytest.mark.parametrize("last", [4, 7])
 def test_turns_and_not_samples_are_resampled(last):
     # Each turn is faster or slower as a whole; to take its samples for independent would give
     # an interval much too narrow. A longer last turn must not change that.
     def draw(rng):
         factor = rng.lognormal(0, 0.3, 12)
-        sizes = [10] * 11 + [last]
+        sizes = [4] * 11 + [last]
         return [f * rng.lognormal(0, 0.02, n) for f, n in zip(factor, sizes, strict=True)]
 
     assert covered(draw, n=40) > 0.8
@@ -83,14 +84,14 @@ def test_the_interval_holds_the_median_as_often_as_it_says_and_narrows_with_more
 
 
 def test_a_long_measurement_needs_no_memory_to_speak_of():
-    import resource
-
     turns = np.random.default_rng(0).lognormal(0, 0.1, (10_000, 10))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tracemalloc.start()
     low, high = median_interval(turns)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert low <= 1.0 <= high
     # All resamples at once would be 100 000 × 2000 numbers, 1.6 GB.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+    assert most_bytes < 200e6
 
 
 def made(levels: dict[str, float], noise: float, rounds: int = 30) -> list[Series]:
@@ -153,10 +154,10 @@ def test_runs_apart_tell_less_than_turns_beside_each_other():
 @pytest.mark.parametrize("turns", [3, 12])
 def test_small_p_values_of_few_turns_are_as_rare_as_they_say(turns):
     rng = np.random.default_rng(0)
-    draws = np.exp(rng.normal(0, 0.03, (3000, 2, turns)))
+    draws = np.exp(rng.normal(0, 0.03, (1000, 2, turns)))
     p = [paired_ratio(1e4 * a, 1e4 * b, Noise(0.005, 0.0, 12)).p for a, b in draws]
-    assert sum(one < 0.001 for one in p) <= 9
-    assert 60 < sum(one < 0.05 for one in p) < 180
+    assert sum(one < 0.001 for one in p) <= 3
+    assert 20 < sum(one < 0.05 for one in p) < 60
 
 
 def test_the_same_turns_twice_do_not_make_a_difference_visible():

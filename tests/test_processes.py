@@ -25,9 +25,8 @@ def test_a_crash_is_told_from_an_exit_code(code, name):
     assert crash_of(code) == name
 
 
-@pytest.mark.timeout(30)
 def test_an_interrupt_that_ends_no_system_call_kills_the_program():
     """As on Windows, where Ctrl-C in a notebook leaves the main thread in its wait."""
     threading.Timer(0.5, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):
-        run_child([sys.executable, "-c", "import time; time.sleep(100)"], timeout_s=100)
+        run_child([sys.executable, "-c", "import time; time.sleep(999)"], timeout_s=999)

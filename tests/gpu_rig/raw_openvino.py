@@ -30,9 +30,9 @@ def label(model, default, exceptions=None):
     return model
 
 
-def unclaimed(core, model, device="GPU"):
-    """List the nodes that the device does not claim to run."""
-    claimed = core.query_model(model, device)
+def unclaimed(core, model):
+    """List the nodes that the GPU does not claim to run."""
+    claimed = core.query_model(model, "GPU")
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     return [name for name in names if name not in claimed]
 
@@ -131,20 +131,3 @@ def if_two_outputs_model():
     outputs = [branch.set_output(*(body.results[i] for body in bodies)) for i in (0, 1)]
     branch.set_friendly_name("branch")
     return ov.Model(outputs, [condition, x])
-
-
-def one_op_models(model):
-    """Yield (name, model) for each op alone; what it reads becomes an input, constants stay."""
-    for original in model.get_ordered_ops():
-        if original.get_type_name() in ("Parameter", "Constant", "Result"):
-            continue
-        name = original.get_friendly_name()
-        node = next(n for n in model.clone().get_ops() if n.get_friendly_name() == name)
-        inputs = []
-        for i in range(node.get_input_size()):
-            source = node.input_value(i)
-            if source.get_node().get_type_name() != "Constant":
-                inputs.append(op.parameter(source.get_shape(), source.get_element_type()))
-                node.input(i).replace_source_output(inputs[-1].output(0))
-        results = [op.result(output) for output in node.outputs()]
-        yield name, ov.Model(results, inputs)

@@ -11,8 +11,12 @@ from random_models import random_affinity, random_model
 from raw_openvino import (
     branchy_model,
     depthwise_windows_model,
+    if_two_outputs_model,
     inverse_model,
     norm_to_int_model,
+    select_rank6_model,
+    shuffle_3d_model,
+    square_int_model,
 )
 
 import hetero_lab as hl
@@ -172,22 +176,28 @@ def test_a_sweep_runs_in_workers_that_see_the_gpu(model):
     assert set(sweep.summary["status"]) == {"ok"}
 
 
+# The plugin's own checks refuse these, so no hardware is at fault.
 REFUSED = {
-    "norm_to_int": (norm_to_int_model, {"norm", "scale", "to_int"}),
-    "depthwise": (depthwise_windows_model, {"depthwise", "windows"}),
+    "norm_to_int": (norm_to_int_model, {"norm", "scale", "to_int"}, "Failed to select impl"),
+    "depthwise": (depthwise_windows_model, {"depthwise", "windows"}, "Weights/ifm mismatch"),
+    "square": (square_int_model, {"square"}, "not supported for integer type"),
+    "shuffle": (shuffle_3d_model, {"shuffle"}, "No layout format available"),
+    "select": (select_rank6_model, {"select"}, "No layout format available"),
+    "if": (if_two_outputs_model, {"branch"}, "hasn't been found in primitive_ids map"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refused_subgraph_is_named_and_the_fix_found(name):
-    """The device claims each op and compiles each alone, but refuses them together."""
-    make, culprits = REFUSED[name]
+    """The device claims each op, but refuses one of them, or some together."""
+    make, culprits, reason = REFUSED[name]
     model = hl.load(make())
     assert hl.support(model, ["GPU"])["GPU"].all()
     affinity = hl.Affinity.uniform(model, "GPU")
     placement = hl.Placement(affinity, "all", F32)
-    with pytest.raises(CompileError, match="GPU claims each op, but refuses subgraph 0"):
+    with pytest.raises(CompileError, match="GPU claims each op, but refuses subgraph 0") as raised:
         hl.compile(model, placement)
+    assert reason in str(raised.value)
     found = hl.find_refused(model, placement, progress=False)
     assert {r.device for r in found.refusals} == {"GPU"}
     assert any(culprits & set(r.ops) for r in found.refusals)

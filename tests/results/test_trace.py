@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from perfetto_in_browser import TraceProcessor, trace_processor
+from results.perfetto_in_browser import TraceProcessor, trace_processor
 from views.hand_made import small_profile
 
 import hetero_lab as hl
