@@ -366,10 +366,16 @@ def _execution_order(
 
 
 def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> str:
-    """Return a submodel's device: of its ops, else of its parameters, else of its constants."""
-    last = [PARAMETER, CONSTANT]
-    types = {index: graph.ops[index].type for index in members}
-    return devices[min(members, key=lambda i: last.index(types[i]) if types[i] in last else -1)]
+    """Return a submodel's device: of its ops, else of its parameters, else of its constants.
+
+    What is computed from constants is copied to each of its users, wherever they are.
+    """
+
+    def rank(index: int) -> tuple[bool, bool, bool]:
+        kind = graph.ops[index].type
+        return index in graph.constant_side, kind == CONSTANT, kind == PARAMETER
+
+    return devices[min(members, key=rank)]
 
 
 def torn_path(graph: OpGraph, partition: Partition) -> list[str]:

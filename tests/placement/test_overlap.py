@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
-from planning.random_costs import GraphMaker, fork
-from random_models import random_affinity, random_model
-from slices import sliced
+from planning.random_costs import GraphMaker, fork, random_graph
+from random_models import random_affinity
 from small_language_models import decoder
 from small_models import stateful
 
@@ -69,6 +67,7 @@ def check(graph: OpGraph, affinity: Affinity) -> tuple[int, int]:
     assert sorted(op for s in fine.subgraphs for op in s.ops) == sorted(
         op for s in coarse.subgraphs for op in s.ops
     )
+    # Also of ops that share what is computed from constants, a decompressed weight.
     for subgraph in fine.subgraphs:
         assert {affinity[op] for op in subgraph.ops} <= {subgraph.device}
         assert len({coarse.subgraph_of[op] for op in subgraph.ops}) <= 1
@@ -77,32 +76,18 @@ def check(graph: OpGraph, affinity: Affinity) -> tuple[int, int]:
     return coarse.n_subgraphs, fine.n_subgraphs
 
 
-@pytest.mark.parametrize("least_work", [0.0, 300.0, overlap.WORK_OF_A_SUBGRAPH])
+@pytest.mark.parametrize("least_work", [0.0, 5000.0, overlap.WORK_OF_A_SUBGRAPH])
 def test_random_graphs_are_cut_finer_and_without_cycles(least_work, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     coarse, fine = 0, 0
     for seed in range(60):
         rng = random.Random(seed)
-        maker = GraphMaker()
-        made = [maker.add("Parameter"), maker.add("Parameter")]
-        for number in range(rng.randint(2, 30)):
-            inputs = [rng.choice(made[-8:]) for _ in range(rng.randint(1, 3))]
-            n_bytes = rng.choice((1, 99))
-            made.append(maker.add("Concat", inputs, name=f"op{number}", n_bytes=n_bytes))
-        graph = maker.graph()
+        graph = random_graph(rng, rng.randint(2, 30))
         accelerated = {op.name for op in graph if rng.random() < 0.4}
         n_coarse, n_fine = check(graph, placed(graph, accelerated))
+        assert n_coarse <= n_fine
         coarse, fine = coarse + n_coarse, fine + n_fine
-    assert coarse == fine if least_work > 300 else coarse < fine
-
-
-@pytest.mark.parametrize("seed", sliced(range(60), quick=10))
-def test_models_of_the_runtime(seed, monkeypatch):
-    least_work = float(np.random.default_rng(seed).choice([0, 500]))
-    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
-    graph = prepare(random_model(seed)).graph
-    n_coarse, n_fine = check(graph, random_affinity(graph, ["ACC", "CPU"], seed))
-    assert n_fine >= n_coarse
+    assert coarse < fine
 
 
 def test_the_cut_of_many_branches_takes_time_in_proportion(monkeypatch):
@@ -137,9 +122,9 @@ def test_random_affinities_of_a_model_with_states():
 
 
 def test_each_turn_is_a_subgraph():
-    model = hl.load(decoder(6, empty_from="constant"))
+    model = prepare(decoder(6, empty_from="constant"))
     devices = ["A", "B", "B", "A", "B", "A"]
-    graph = prepare(model).graph
+    graph = model.graph
     found = hl.blocks(model).dropna()
     device_of = {op: devices[block] for op, block in zip(found["op"], found["block"], strict=True)}
     affinity = hl.Affinity.from_graph(graph, lambda name: device_of.get(name, "A"))

@@ -38,11 +38,8 @@ def test_every_form_of_a_placement_is_understood(core):
     ("placement", "kind", "says"),
     [
         ("ACC,CPU", DeviceError, "Several devices need HETERO: 'HETERO:ACC,CPU'"),
-        ("CPU,CPU", DeviceError, "names 'CPU' twice"),
         ("AUTO:XPU", DeviceError, "'XPU' is not a device here"),
-        ("HETERO:", DeviceError, "names no device"),
         (None, ArgumentError, "not NoneType"),
-        ({"relu": "CPU"}, ArgumentError, "not dict"),
         (["ACC", "CPU"], ArgumentError, "not list"),
     ],
 )
@@ -70,9 +67,7 @@ def test_an_op_on_a_device_that_does_not_support_it():
         ({"ACC": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of ACC"),
         ({"CPU": {"PERF_COUNT": "x"}}, PropertyError, "is not a value for PERF_COUNT of CPU"),
         ({"CPU": "f32"}, ArgumentError, "not {'CPU': 'f32'} (dict). For instance {'CPU': {"),
-        ({"CPU": None}, ArgumentError, "device_properties= is a mapping"),
         (F32, ArgumentError, "For instance {'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}"),
-        ([("CPU", F32)], ArgumentError, "device_properties= is a mapping"),
         (None, ArgumentError, "device_properties= is a mapping"),
     ],
 )

@@ -14,7 +14,7 @@ def chain(**types: str) -> OpGraph:
     maker = GraphMaker()
     at = maker.add("Parameter")
     for name, op_type in types.items():
-        at = maker.add(op_type, [at], name=name)
+        at = maker.chain(at, [name], op_type)
     return maker.graph()
 
 
@@ -62,30 +62,6 @@ def test_what_a_placement_chose():
     more = cause(chain(**dict.fromkeys("abcdefgh", "Relu")), set(), b="B", d="B", f="B")
     assert more.reason == "3 ops that A can run are elsewhere ('b', 'd' and 1 more)"
     assert more.n_without == 1
-
-
-def test_parts_that_no_tensor_connects():
-    maker = GraphMaker()
-    for name in "xyz":
-        maker.add("Relu", [maker.add("Parameter")], name=name)
-    graph = maker.graph()
-    found = cause(graph, set())
-    assert found.ops == ()
-    assert found.text == ("3 subgraphs: the model consists of 3 parts that no tensor connects.")
-
-
-def test_a_cycle_cuts_the_ops_around_what_is_lacking():
-    """A's ops are connected around B's: as one subgraph they would wait for themselves."""
-    maker = GraphMaker()
-    head = maker.add("Relu", [maker.add("Parameter")], name="head")
-    aside = maker.add("Softmax", [head], name="aside")
-    beside = maker.add("Relu", [head], name="beside")
-    maker.add("Add", [aside, beside], name="tail")
-    found = cause(maker.graph(), {"Softmax"})
-    assert found.text == (
-        "3 subgraphs: A does not support Softmax (1 op), and HETERO cuts 3 connected ops of A "
-        "into 2, because of a cycle. If A supported it, there would be 1 subgraph."
-    )
 
 
 def test_the_order_that_explains_most_is_taken_for_the_priorities():

@@ -91,10 +91,19 @@ def test_a_plan_on_costs_of_a_real_gpu_is_the_placement_that_was_best_there(gpu,
     assert plan.predicted_us == costs.predict_us(best)
 
 
-def check_plans(recorded: Path, name: str) -> None:
-    costs = hl.CostModel.from_json(recorded / "calibrated" / f"{name}.costs.json")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(MODEL, marks=pytest.mark.slow),
+        pytest.param("magika", marks=pytest.mark.network),
+        pytest.param("page_orientation", marks=pytest.mark.network),
+        pytest.param("ppocr_det", marks=pytest.mark.network),
+    ],
+)
+def test_a_plan_here_on_costs_of_a_real_gpu_is_the_plan_made_there(gpu, name):
+    costs = hl.CostModel.from_json(gpu / "calibrated" / f"{name}.costs.json")
     assert "H200" in costs.origin
-    planned = json.loads((recorded / "planned" / f"{name}.plans.json").read_text("utf-8"))
+    planned = json.loads((gpu / "planned" / f"{name}.plans.json").read_text("utf-8"))
     assert set(planned) == {"latency", "throughput"}
     for objective, there in planned.items():
         plan = hl.plan(name, costs, objective=objective, progress=False)
@@ -106,14 +115,3 @@ def check_plans(recorded: Path, name: str) -> None:
             continue
         assert dict(plan.affinity) == there["affinity"]
         assert plan.predicted_us == pytest.approx(there["predicted_us"], rel=1e-9)
-
-
-@pytest.mark.slow
-def test_a_plan_here_on_costs_of_a_real_gpu_is_the_plan_made_there(gpu):
-    check_plans(gpu, MODEL)
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("name", ["magika", "page_orientation", "ppocr_det"])
-def test_plans_of_larger_models_are_those_made_on_the_machine_with_the_gpu_too(gpu, name):
-    check_plans(gpu, name)

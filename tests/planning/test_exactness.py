@@ -56,36 +56,15 @@ def check_against_all_choices(costs: CostModel) -> None:
         assert made.gap == 0.0
 
 
-@pytest.mark.parametrize("seed", sliced(range(60), quick=15))
+@pytest.mark.parametrize("seed", sliced(range(560), quick=12, in_ci=60))
 def test_planners_equal_brute_force(seed):
-    check_against_all_choices(random_case(seed, most_units=7, state=seed % 4 == 3))
+    # All choices of 12 units on three devices would be half a million predictions.
+    most_units = (12 if seed % 2 else 8) if seed >= 60 else 7
+    n_devices = None if seed < 60 else 3 - seed % 2
+    check_against_all_choices(random_case(seed, most_units, n_devices, state=seed % 4 == 3))
 
 
-@pytest.mark.parametrize("first", sliced(range(1000, 1500, 50), quick=0, in_ci=0))
-def test_planners_equal_brute_force_on_many(first):
-    for seed in range(first, first + 50):
-        # All choices of 12 units on three devices would be half a million predictions.
-        n_devices = 2 + seed % 2
-        most_units = 12 if n_devices == 2 else 8
-        check_against_all_choices(
-            random_case(seed, most_units, n_devices, n_ops=None, state=seed % 10 > 7)
-        )
-
-
-@pytest.mark.parametrize("seed", sliced(range(6), quick=0, in_ci=2))
-def test_twelve_units_on_three_devices(seed):
-    costs = random_case(seed, most_units=12, n_devices=3, n_ops=16)
-    pairwise = pairwise_of(costs)
-    every = list(choices(costs))
-    found, _ = milp(pairwise)
-    assert pairwise_ns(costs, found) == min(pairwise_ns(costs, choice) for choice in every)
-    made = plan_graph(costs.graph, costs)
-    assert ns(made.predicted_us) == min(
-        costs.objective.evaluate(pairwise.devices(choice)).value_ns("latency") for choice in every
-    )
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_many_units_of_which_few_are_free(seed):
     costs = random_case(seed, most_units=150, n_devices=2, n_ops=160)
     units = tuple(
@@ -99,7 +78,7 @@ def test_many_units_of_which_few_are_free(seed):
     assert ns(made.predicted_us) == min(latency_ns(costs, affinity_of(costs, c)) for c in every)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(0, 12, 3))
 def test_min_cut_is_milp_on_larger_graphs(seed):
     costs = random_case(seed, most_units=150, n_devices=2, n_ops=40 + 10 * seed)
     pairwise = pairwise_of(costs)
@@ -107,9 +86,19 @@ def test_min_cut_is_milp_on_larger_graphs(seed):
     assert least == pairwise_ns(costs, cut) == pairwise_ns(costs, program)
 
 
-def check_between_bound_and_baselines(costs: CostModel, objective: str) -> None:
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("n_devices", [2, 3])
+@pytest.mark.parametrize("seed", sliced(range(12), quick=1, in_ci=4))
+def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices, objective):
+    costs = random_case(seed, 150, n_devices, n_ops=40 + 10 * seed, state=seed % 4 == 0)
+    if seed % 2 == 0:  # everything is supported everywhere, so there are single devices
+        units = tuple(
+            structs.replace(u, time_us=tuple(7.0 if us is None else us for us in u.time_us))
+            for u in costs.units
+        )
+        costs = dataclasses.replace(costs, units=units)
     made = plan_graph(costs.graph, costs, objective=objective, budget_s=1)
-    assert 0 < made.lower_bound_us <= made.predicted_us
+    assert 0 <= made.lower_bound_us <= made.predicted_us  # 0 where the program takes longer
     assert ns(made.predicted_us) == VALUE[objective](costs, made.affinity)
     labels = [baseline.label for baseline in made.baselines]
     assert labels[0] == "greedy"
@@ -131,29 +120,9 @@ def check_between_bound_and_baselines(costs: CostModel, objective: str) -> None:
     assert frame["regret_us"].drop(["plan", "lower bound"]).to_dict() == made.regret
 
 
-@pytest.mark.parametrize("seed", sliced([4, *range(4)], quick=2))
-@pytest.mark.parametrize("n_devices", [2, 3])
-def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
-    costs = random_case(seed, most_units=45, n_devices=n_devices, n_ops=45, state=seed == 4)
-    if seed % 2 == 0:  # everything is supported everywhere, so there are single devices
-        whole = [tuple(7.0 if us is None else us for us in u.time_us) for u in costs.units]
-        units = zip(costs.units, whole, strict=True)
-        units = tuple(structs.replace(unit, time_us=us) for unit, us in units)
-        costs = dataclasses.replace(costs, units=units)
-    check_between_bound_and_baselines(costs, "latency")
-
-
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("n_devices", [2, 3])
-@pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=4))
-def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices, objective):
-    costs = random_case(seed, most_units=150, n_devices=n_devices, n_ops=40 + 10 * seed)
-    check_between_bound_and_baselines(costs, objective)
-
-
 @pytest.mark.parametrize("limited", ["", "A", "AB"])
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("seed", sliced(range(12), quick=4))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=2))
 def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limited):
     monkeypatch.setattr(planner, "SMALL", 0)
     costs = random_case(seed, most_units=6)
@@ -172,7 +141,7 @@ def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limit
     assert not limit or sum(held_bytes(costs, made.affinity)[d] for d in limited) <= most
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), power=st.integers(3, 8))
 def test_sums_beyond_32_bits_are_exact(seed, power):
     costs = scaled(random_case(seed, most_units=7), 3.0 * 10.0**power)
@@ -186,7 +155,7 @@ def test_sums_beyond_32_bits_are_exact(seed, power):
 
 
 def test_large_and_small_costs_beside_each_other_are_exact():
-    for seed in range(20):
+    for seed in range(10):
         costs = random_case(seed, most_units=8, n_devices=2)
         factors = [1.0, 1e3, 1e6, 1e9]
         units = tuple(
@@ -229,7 +198,7 @@ def test_a_chain_is_divided_into_stages_of_equal_time(n_devices):
 POOLS = ([("A",)], [("A",), ("B",)], [("A", "B")], [("A", "B"), ("A",)], [("B", "A"), ("B", "C")])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
     share=st.floats(0, 1, allow_subnormal=False),
@@ -286,11 +255,12 @@ def test_balanced_memory_is_the_least_latency_of_all_even_placements(seed, limit
 
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_large_model_is_spread_over_devices_evenly(n_devices):
-    costs = random_case(3, most_units=60, n_devices=n_devices, n_ops=60)
+    costs = random_case(2, most_units=40, n_devices=n_devices, n_ops=40)
     units = tuple(structs.replace(u, time_us=(7.0,) * n_devices) for u in costs.units)
     free = dataclasses.replace(costs, units=units)
-    whole = sum(op.outputs[0].n_bytes or 0 for op in free.graph if op.type == "Constant")
-    made = plan_graph(free.graph, free, objective="balanced_memory", budget_s=3)
+    on_a = affinity_of(free, [0] * len(units))
+    whole = held_bytes(free, on_a, boundaries=False)["A"]
+    made = plan_graph(free.graph, free, objective="balanced_memory")
     held = held_bytes(free, made.affinity, boundaries=False)
     assert made.memory_bytes == held_bytes(free, made.affinity)
     assert whole / n_devices <= max(held.values()) < 1.3 * whole / n_devices
@@ -298,7 +268,7 @@ def test_a_large_model_is_spread_over_devices_evenly(n_devices):
     assert made.lower_bound_us <= made.predicted_us
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_limit_that_nothing_fits_is_named(seed):
     costs = random_case(seed, most_units=6)
     least = min(held_bytes(costs, affinity)["A"] for affinity in every_placement(costs))
@@ -309,15 +279,15 @@ def test_a_limit_that_nothing_fits_is_named(seed):
     pool = random_case(3, most_units=5, n_devices=2)
     says = r"A and B 0 B\): .*on A and B .* at least 3.03 KB of weights"
     with pytest.raises(PlanError, match=says):
-        plan_graph(pool.graph, pool, memory_limit={("B", "A"): 0})
+        plan_graph(pool.graph, pool, memory_limit={"A": 10**9, ("B", "A"): 0})
 
 
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_large_plan_keeps_a_tight_limit(n_devices):
-    costs = random_case(2, most_units=60, n_devices=n_devices, n_ops=60)
+    costs = random_case(2, most_units=40, n_devices=n_devices, n_ops=40)
     away = [max(i for i, us in enumerate(u.time_us) if us is not None) for u in costs.units]
     limit = held_bytes(costs, affinity_of(costs, away))["A"] * 5 // 4
-    made = plan_graph(costs.graph, costs, memory_limit={"A": limit}, budget_s=0.5)
+    made = plan_graph(costs.graph, costs, memory_limit={"A": limit})
     assert made.memory_bytes == held_bytes(costs, made.affinity)
     greedy = made.baselines[0].affinity
     assert made.memory_bytes["A"] <= limit < held_bytes(costs, greedy)["A"]
@@ -334,6 +304,13 @@ def test_where_no_placement_keeps_the_limits_it_says_what_would_help(monkeypatch
         limit[device] = held_bytes(costs, affinity_of(costs, first))[device] * 6 // 10
     made = plan_graph(costs.graph, costs, memory_limit=limit)
     assert all(made.memory_bytes[device] <= limit[device] for device in "AB")
+
+    def late(*arguments, **options):
+        return milp(*arguments, **{**options, "budget_s": 60.0})
+
+    monkeypatch.setattr(planner, "milp", late)  # its answer needs more copies than it counts
+    with pytest.raises(PlanError, match="found in time"):
+        plan_graph(costs.graph, costs, memory_limit=limit, budget_s=1e-9)
     monkeypatch.setattr(planner, "milp", lambda *_, **options: None)
     with pytest.raises(PlanError, match=r"found in time\. Give more time or raise a limit\.$"):
         plan_graph(costs.graph, costs, memory_limit=limit, budget_s=1e-9)
@@ -344,7 +321,7 @@ def test_where_no_placement_keeps_the_limits_it_says_what_would_help(monkeypatch
         plan_graph(costs.graph, costs, memory_limit=little)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(6))
 def test_pins_are_kept_and_the_best_with_them_is_found(seed):
     costs = random_case(seed, most_units=7)
     last = len(costs.devices) - 1
@@ -392,12 +369,12 @@ def predictions(monkeypatch):
 
 
 def test_a_plan_without_time_is_still_a_plan(predictions):
-    graph = transformer_graph(300)  # every third op on the CPU: hundreds of moves would help
+    graph = transformer_graph(30)  # every third op on the CPU: many moves would help
     lacks = {graph.ops[index].name: (None, 3.0) for index in graph.placeable[::3]}
     costs = flat_costs(graph, lacks, boundary_us=1.0)
     made = plan_graph(graph, costs, budget_s=1e-6)
     assert predictions.n < 20
-    assert plan_graph(graph, costs, budget_s=0.3).predicted_us < made.predicted_us
+    assert plan_graph(graph, costs).predicted_us < made.predicted_us
     assert made.lower_bound_us <= made.predicted_us
     assert all(regret >= 0 for regret in made.regret.values())
 
@@ -424,12 +401,13 @@ def test_the_integer_program_can_be_asked_for(monkeypatch):
         return solve(*arguments, **options)
 
     monkeypatch.setattr("hetero_lab.planning.pairwise_minimum.interruptible", noted)
-    plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
+    plan = plan_graph(costs.graph, costs, solver="milp", budget_s=60)
     assert plan.method == "milp, repaired"
     assert given
-    assert all(0.1 <= seconds <= 5.0 for seconds in given)
-    exact = plan_graph(costs.graph, costs, budget_s=5)
-    assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
+    assert all(0.1 <= seconds <= 60.0 for seconds in given)
+    assert plan.lower_bound_us <= plan_graph(costs.graph, costs).predicted_us <= plan.predicted_us
+    monkeypatch.setattr("hetero_lab.planning.pairwise_minimum._LEAST_S", 0.0)
+    assert milp(pairwise_of(random_case(3, 60, 3, n_ops=60)), budget_s=0.0) is None
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
         plan_graph(costs.graph, costs, solver="milq")
 
@@ -466,7 +444,6 @@ def test_runs_by_hand_and_how_many_are_compared():
     two = [[0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 0]]
     assert list(runs(3, 2, most=6)) == one + two
     assert list(runs(3, 2, most=5)) == one  # all of a number of runs, or none
-    assert list(runs(3, 2, most=1)) == []
     assert list(runs(1, 3, most=99)) == [[0], [1], [2]]
 
 

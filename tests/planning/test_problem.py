@@ -30,13 +30,8 @@ def with_a_state() -> CostModel:
     maker.add("Assign", [added], variable="memory", n_bytes=100)
     graph = maker.graph()
     names = tuple(graph.ops[index].name for index in graph.placeable)
-    return CostModel(
-        graph=graph,
-        devices=("A", "B"),
-        units=(Unit(names, (1.0, None)),),
-        boundaries={("A", "B"): BoundaryCost(), ("B", "A"): BoundaryCost()},
-        subgraph_us={"A": 1.0, "B": 1.0},
-    )
+    free = dict.fromkeys([("A", "B"), ("B", "A")], BoundaryCost())
+    return CostModel(graph, ("A", "B"), (Unit(names, (1.0, None)),), free, {"A": 1.0, "B": 1.0})
 
 
 def test_weights_and_states_are_held_together():
@@ -97,13 +92,12 @@ def test_neighbours_are_found_breadth_first():
     assert sorted(pairwise.around(3, 99)) == list(range(7))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_kicks_begin_at_the_best_end_of_the_repairs(monkeypatch, seed):
+def test_kicks_begin_at_the_best_end_of_the_repairs(monkeypatch):
     """Without kicks the plan is that end, so that both have one value."""
     begun = []
     monkeypatch.setattr(planner, "kick", lambda problem, start: iter([begun.append(start)][1:]))
-    costs = random_case(seed, most_units=25, n_devices=3, n_ops=30)
-    made = plan_graph(costs.graph, costs, budget_s=60.0)
+    costs = random_case(0, most_units=25, n_devices=3, n_ops=30)
+    made = plan_graph(costs.graph, costs)
     (start,) = begun
     assert start.value_ns == round(made.predicted_us * 1000)
     assert made.affinity == costs.objective.affinity(start.devices)
@@ -141,7 +135,6 @@ def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
 def test_kicks_lead_to_the_best_unless_time_is_over():
     costs = random_case(3, most_units=6, n_devices=2, n_ops=12)
     pairwise = Pairwise.build(costs.objective)
-    units = np.arange(len(pairwise.units))
 
     def kicked(deadline: float) -> tuple[list[int], int]:
         problem = Problem(pairwise, LATENCY, {}, deadline, UntilInterrupted())
@@ -149,7 +142,6 @@ def test_kicks_lead_to_the_best_unless_time_is_over():
         steps = [step.value_ns for step in kick(problem, worst)]
         return steps, min(problem.place(np.array(choice)).value_ns for choice in choices(costs))
 
-    assert len(units) > 2
     steps, best = kicked(float("inf"))
     assert steps == sorted(set(steps), reverse=True)  # each better than those before
     assert steps[-1] == best

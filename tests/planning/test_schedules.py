@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -17,7 +16,7 @@ from planning.random_costs import GraphMaker, affinity_of, any_choice, fork, ran
 from slices import sliced
 
 import hetero_lab as hl
-from hetero_lab.costs.cost_model import CostModel, Unit, ValidationRow
+from hetero_lab.costs.cost_model import Unit, ValidationRow
 from hetero_lab.errors import AffinityError, ArgumentError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
@@ -84,14 +83,9 @@ def test_two_branches_on_two_devices_are_the_longer_one():
     assert measured_contention(costs, placement, 20.0) == 1.0
     assert simulate(replace(costs, executor_us=3.0), placement).makespan_us == 3 + 2 + 5 + 20 + 6
     assert measured_contention(costs, affinity_of(costs, (0, 0, 0, 0)), 99.0) == 1.0
-
-
-def test_a_hand_over_is_the_receivers_work():
-    times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(fork(MUCH), times, boundary_us=3.0)
-    schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
-    # B receives before it runs "right"; the tail receives from B.
-    assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
+    # A hand-over is the receiver's work: B's before it runs "right", A's before the tail.
+    dear = costs_by_op(fork(MUCH), times, boundary_us=3.0)
+    assert simulate(dear, placement).makespan_us == 5 + (3 + 20) + (3 + 6)
 
 
 def test_the_most_urgent_subgraph_goes_first():
@@ -109,7 +103,7 @@ def test_the_most_urgent_subgraph_goes_first():
 
 
 @pytest.mark.parametrize("least_work", [0.0, overlap.WORK_OF_A_SUBGRAPH])
-@pytest.mark.parametrize("seed", sliced(range(60), quick=20))
+@pytest.mark.parametrize("seed", sliced(range(60), quick=8))
 def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     costs = random_case(seed, n_ops=25)
@@ -151,19 +145,16 @@ def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
 
 
 @pytest.mark.parametrize("least_work", [0.0, overlap.WORK_OF_A_SUBGRAPH])
-@pytest.mark.parametrize("seed", sliced(range(12), quick=4))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=3))
 def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
-    costs = random_case(seed, n_ops=30)
+    costs = random_case(seed, n_ops=15)
     made = plan_schedule(costs.graph, costs)
-    again = simulate(costs, made.affinity)
-    assert made.predicted_us == again.makespan_us
-    assert made.schedule == again
+    assert made.schedule == simulate(costs, made.affinity)
+    assert made.predicted_us == made.schedule.makespan_us
     latency = plan_graph(costs.graph, costs)
-    others = [latency.affinity, *(b.affinity for b in latency.baselines)]
-    for affinity in others:
-        ends = simulate(costs, affinity).makespan_us
-        assert made.predicted_us <= ends
+    for affinity in (latency.affinity, *(b.affinity for b in latency.baselines)):
+        assert made.predicted_us <= simulate(costs, affinity).makespan_us
     assert min(made.regret.values()) >= 0
     singles = [d for d in costs.devices if len(costs.supports(d)) == len(costs.graph.placeable)]
     assert list(made.regret) == ["greedy", *singles, "latency plan"]
@@ -184,28 +175,16 @@ def test_the_plan_spreads_branches_over_devices():
         assert made.regret["A"] == regret
 
 
-def test_moves_improve_on_plan_schedule():
-    # Of 20 random models some are improved, and none is far from the best of all choices.
-    improved = 0
-    for seed in range(20):
-        costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
-        made = plan_schedule(costs.graph, costs)
-        improved += made.predicted_us < min(b.predicted_us for b in made.baselines)
-        every = [affinity_of(costs, choice) for choice in choices(costs)]
-        best = min(simulate(costs, affinity).makespan_us for affinity in every)
-        # Greedy may leave an input on another device than its users, which no choice does.
-        assert made.predicted_us >= best - NEAR or made.affinity not in every
-        assert made.predicted_us <= 1.1 * best
-    assert improved >= 1
-
-
-def test_when_time_is_over_nothing_is_moved_any_more():
-    for seed in (2, 9, 12):
-        costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
-        made = plan_schedule(costs.graph, costs)
-        assert made.predicted_us < min(b.predicted_us for b in made.baselines)  # with time
-        hurried = plan_schedule(costs.graph, costs, budget_s=1e-9)
-        assert hurried.predicted_us == min(b.predicted_us for b in hurried.baselines)
+@pytest.mark.parametrize("seed", [2, 12])
+def test_moves_improve_on_the_baselines_while_there_is_time(seed):
+    costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
+    made = plan_schedule(costs.graph, costs)
+    assert made.predicted_us < min(b.predicted_us for b in made.baselines)
+    every = (simulate(costs, affinity_of(costs, choice)) for choice in choices(costs))
+    best = min(schedule.makespan_us for schedule in every)
+    assert best - NEAR <= made.predicted_us <= 1.1 * best
+    hurried = plan_schedule(costs.graph, costs, budget_s=1e-9)
+    assert hurried.predicted_us == min(b.predicted_us for b in hurried.baselines)
 
 
 def test_branches_are_found_inside_branches():
@@ -218,13 +197,11 @@ def test_branches_are_found_inside_branches():
     right = maker.add("Add", ends, name="right")
     maker.add("Add", [left, right], name="tail")
     names = ["head", "left1", "left2", "fork", "up", "down", "right", "tail"]
-    costs = costs_by_op(maker.graph(), dict.fromkeys(names, 1.0))
-    pairwise = Pairwise.build(costs.objective)
+    pairwise = Pairwise.build(costs_by_op(maker.graph()).objective)
     found = [[names[unit] for unit in branch] for branch in branches(pairwise)]
     assert found == [["left1", "left2"], ["fork", "up", "down", "right"], ["up"], ["down"]]
     units = (Unit(("two",), (1.0, 1.0)), Unit(("one", "three"), (2.0, 2.0)))
-    costs = costs_by_op(chain(), {"one": 1.0, "two": 1.0, "three": 1.0})
-    costs = CostModel(costs.graph, costs.devices, units, costs.boundaries, costs.subgraph_us)
+    costs = replace(costs_by_op(chain()), units=units)
     assert branches(Pairwise.build(costs.objective)) == []
     assert plan_schedule(costs.graph, costs).predicted_us == 3.0
 
@@ -240,10 +217,8 @@ def test_what_cannot_be_simulated_or_planned_says_why():
         simulate(random_case(1), affinity_of(costs, (0, 0, 0)))
     with pytest.raises(PlanError, match="belongs to another model"):
         plan_schedule(random_case(1).graph, costs)
-    limits: list[Any] = [0.0, float("nan"), "1"]
-    for limit in limits:
-        with pytest.raises(PlanError, match="budget_s"):
-            plan_schedule(costs.graph, costs, budget_s=limit)
+    with pytest.raises(PlanError, match="budget_s"):
+        plan_schedule(costs.graph, costs, budget_s=0.0)
 
 
 def test_tables():
@@ -265,22 +240,14 @@ def test_tables():
 # -- hl.plan: one function for both executors ---------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def model():
-    """Two equal matmuls that both read the input, added up."""
+def test_branches_are_split_where_devices_work_side_by_side():
+    """Two equal matmuls both read the input, and are added up."""
     x = op.parameter([8, 8], name="x")
     one = op.matmul(x, op.constant([[1.0] * 8] * 8, dtype="f4"), False, False, name="one")
     two = op.matmul(x, op.constant([[2.0] * 8] * 8, dtype="f4"), False, False, name="two")
-    return hl.load(ov.Model([op.add(one, two, name="sum")], [x], "branches"))
-
-
-@pytest.fixture(scope="module")
-def costs(model):
+    model = hl.load(ov.Model([op.add(one, two, name="sum")], [x], "branches"))
     times = {"one": 100.0, "two": 100.0, "sum": 10.0}
-    return flat_costs(prepare(model).graph, times, subgraph_us=1.0, emulated={"ACC": "CPU"})
-
-
-def test_branches_are_split_where_devices_work_side_by_side(model, costs):
+    costs = flat_costs(prepare(model).graph, times, subgraph_us=1.0, emulated={"ACC": "CPU"})
     made = hl.plan(model, costs)
     assert (made.n_subgraphs, made.predicted_us) == (1, 211.0)
     made = hl.plan(model, costs, executor="parallel")
@@ -289,13 +256,7 @@ def test_branches_are_split_where_devices_work_side_by_side(model, costs):
     assert 100.0 < made.predicted_us < 130.0
     assert made.regret["greedy"] == pytest.approx(211.0 - made.predicted_us)
     assert made.emulated == {"ACC": "CPU"}
-
-
-def test_arguments_of_the_other_executor_are_refused(model, costs):
-    with pytest.raises(ArgumentError, match="'hetero' or 'parallel', not 'serial'"):
-        hl.plan(model, costs, executor="serial")  # type: ignore[call-overload]
-    for extra in ({"pin": {"one": "CPU"}}, {"memory_limit": {"ACC": 1}}):
-        with pytest.raises(
-            ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
-        ):
-            hl.plan(model, costs, executor="parallel", **extra)
+    with pytest.raises(
+        ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
+    ):
+        hl.plan(model, costs, executor="parallel", memory_limit={"ACC": 1})
