@@ -18,6 +18,7 @@ from small_models import (
     diamond,
     logarithm,
     passed_through,
+    stateful,
 )
 
 import hetero_lab as hl
@@ -204,6 +205,13 @@ def test_precision_of_the_device_tells_rounding_from_wrongness():
     assert result.agreement[0].verdict in ("equal", "rounding")
     executed = {row.precision for row in result.counters if row.kind == "op"}
     assert result.agreement[0].precision in executed | {"f32"}
+
+
+def test_a_state_begins_afresh_where_outputs_are_compared(core):
+    model = stateful()
+    automatic = in_f32(hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core))
+    result = profile(model, automatic, core, counters=False)
+    assert {a.verdict for a in result.agreement} == {"equal"}
 
 
 # -- how it is asked for -----------------------------------------------------------------------
