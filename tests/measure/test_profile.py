@@ -333,7 +333,7 @@ def test_a_sweep_and_an_advice_say_that_nothing_is_compared(core):
     assert sum("Nothing to compare in 'logits'" in note for note in sweep.notes) == 1
     assert sum("inputs were generated" in note for note in sweep.notes) == 1
     advice = hl.advise(
-        logarithm(2.0), ["CPU"], budget_s=1, isolate=False, progress=False, core=core
+        logarithm(2.0), ["CPU"], budget_s=4, isolate=False, progress=False, core=core
     )
     answer, _, more = advice.verdict.partition("\n\n")
     assert "Nothing to compare in 'logits'" in answer
