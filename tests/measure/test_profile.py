@@ -18,6 +18,7 @@ from small_models import (
     diamond,
     logarithm,
     passed_through,
+    stateful,
 )
 
 import hetero_lab as hl
@@ -206,6 +207,13 @@ def test_precision_of_the_device_tells_rounding_from_wrongness():
     assert result.agreement[0].precision in executed | {"f32"}
 
 
+def test_a_state_begins_afresh_where_outputs_are_compared(core):
+    model = stateful()
+    automatic = in_f32(hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core))
+    result = profile(model, automatic, core, counters=False)
+    assert {a.verdict for a in result.agreement} == {"equal"}
+
+
 # -- how it is asked for -----------------------------------------------------------------------
 
 
@@ -325,7 +333,7 @@ def test_a_sweep_and_an_advice_say_that_nothing_is_compared(core):
     assert sum("Nothing to compare in 'logits'" in note for note in sweep.notes) == 1
     assert sum("inputs were generated" in note for note in sweep.notes) == 1
     advice = hl.advise(
-        logarithm(2.0), ["CPU"], budget_s=1, isolate=False, progress=False, core=core
+        logarithm(2.0), ["CPU"], budget_s=4, isolate=False, progress=False, core=core
     )
     answer, _, more = advice.verdict.partition("\n\n")
     assert "Nothing to compare in 'logits'" in answer
