@@ -1,4 +1,4 @@
-"""The front of latency, accuracy and size: hand-made summaries, and a sweep of variants."""
+"""The front of latency, accuracy and size: hand-made summaries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from small_models import chain
+from widgets.hand_sweeps import small_sweep
 
-import hetero_lab as hl
-from hetero_lab.accuracy.accuracy_figures import front_points, sensitivity
+from hetero_lab.accuracy.accuracy_figures import accuracy_front, front_points, sensitivity
 from hetero_lab.accuracy.recover import ModelPart
 from hetero_lab.errors import ArgumentError
 
@@ -22,19 +21,12 @@ def summary(rows: list[tuple[float, float, float]]) -> Any:
     for end in ("low", "high"):
         frame[f"ci95_{end}_us"] = frame["median_us"]
         frame[f"accuracy_ci95_{end}"] = frame["accuracy"]
-    frame["label"] = [str(i) for i in range(len(frame))]
+    frame["label"] = frame["configuration"] = [str(i) for i in range(len(frame))]
     return cast(Any, SimpleNamespace(summary=frame))
 
 
 def on_front(rows: list[tuple[float, float, float]]) -> set[str]:
     return {p["label"] for p in front_points(summary(rows)) if p["is_on_front"]}
-
-
-def test_a_smaller_one_is_on_the_front_though_it_is_slower_and_less_right():
-    fast, small = (1.0, 0.9, 100.0), (3.0, 0.8, 25.0)
-    right, beaten = (2.0, 1.0, 100.0), (3.0, 0.9, 100.0)
-    assert on_front([fast, small, right, beaten]) == {"0", "1", "2"}
-    assert on_front([fast, fast]) == {"0", "1"}  # neither beats the other
 
 
 @given(
@@ -50,32 +42,18 @@ def test_what_is_on_the_front_is_beaten_by_nothing(rows):
     assert on_front(rows) == expected
 
 
-def test_each_size_has_a_colour_and_its_name_in_the_legend(core):
-    data = hl.dataset("digits")
-    part = [data.evaluation[i] for i in range(40)]
-    model = hl.load("digits_inception")
-    small = hl.compress_weights(model, progress=False)
-    sweep = hl.sweep(
-        {"f32": model, "small": small}, ["CPU", "HETERO:ACC,CPU"], data=part, metric=data.metric,
-        turns=2, budget_s=None, isolate=False, progress=False, counters=False, baselines=False,
-        core=core,
-    )  # fmt: skip
-    figure = hl.views.accuracy_front(sweep)
-    markers = [trace for trace in figure.data if trace.mode == "markers"]
-    sizes = sweep.summary["weight_bytes"].drop_duplicates()
-    assert len(markers) == len(sizes) == 2
+def test_each_size_has_a_colour_and_its_name_in_the_legend():
+    rows = [(1.0, 0.9, 178e3), (2.0, 0.8, 178e3), (3.0, 0.8, 46.8e3)]
+    markers = [trace for trace in accuracy_front(summary(rows)).data if trace.mode == "markers"]
     assert [trace.name for trace in markers] == ["weights 178 KB", "weights 46.8 KB"]
     assert max(markers[1].marker.size) < min(markers[0].marker.size)
-    assert sum(len(trace.x) for trace in markers) == len(sweep.summary)
+    assert [len(trace.x) for trace in markers] == [2, 1]
 
 
-def test_nothing_with_an_accuracy(core):
-    quick = {"turns": 2, "budget_s": None, "isolate": False, "progress": False, "core": core}
-    sweep = hl.sweep(chain("r"), ["CPU"], **quick)
+@pytest.mark.parametrize("sweep", [small_sweep(), summary([(1.0, np.nan, 1.0)])])
+def test_nothing_with_an_accuracy(sweep):
     with pytest.raises(ArgumentError, match="Give the sweep labelled data"):
-        hl.views.accuracy_front(sweep)
-    with pytest.raises(ArgumentError, match="Give the sweep labelled data"):
-        front_points(summary([(1.0, np.nan, 1.0)]))
+        accuracy_front(sweep)
 
 
 def test_a_hover_says_the_time_on_the_fast_device_where_that_is_known():

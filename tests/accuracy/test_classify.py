@@ -18,8 +18,8 @@ from PIL import Image
 import hetero_lab as hl
 from hetero_lab.accuracy import classify as classifying
 from hetero_lab.accuracy.classify import picture_input
-from hetero_lab.cli import calls, main as cli
-from hetero_lab.errors import ArgumentError, HeteroLabWarning, InputError, ModelError, SampleError
+from hetero_lab.cli import main as cli
+from hetero_lab.errors import HeteroLabWarning, InputError, ModelError, SampleError
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import drawn_text
 from hetero_lab.samples.pictures import (
@@ -211,35 +211,23 @@ def bad(tmp_path_factory, digits) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("model", "image", "more", "kind", "fact"),
+    ("model", "image", "kind", "fact"),
     [
-        ("digits_inception", ".", [], InputError, "is not a file"),
-        ("digits_inception", "empty.png", [], InputError, "is not a picture"),
-        ("digits_inception", "script.eps", [], InputError, "is not a picture"),
-        ("digits_inception", "huge.png", [], InputError, "is too large: Image size"),
-        ("digits_inception", "bomb.png", [], InputError, "Make it smaller"),
-        ("no_classes.xml", "good.png", [], ModelError, "is not a classifier"),
-        ("four.xml", "good.png", [], ModelError, "4 pictures at once"),
-        ("two.xml", "good.png", [], ModelError, "has 2: 'x' 1x1x8x8"),
-        ("digits_inception", "good.png", ["--mean", "a"], ArgumentError, "--mean"),
-        ("digits_inception", "good.png", ["--mean", "1,2"], ArgumentError, "three"),
-        ("digits_inception", "good.png", ["--mean", "nan"], ArgumentError, "nan"),
-        ("digits_inception", "good.png", ["--csv", "/no/such/x.csv"], ArgumentError, "/no/such"),
+        ("digits_inception", ".", InputError, "is not a file"),
+        ("digits_inception", "empty.png", InputError, "is not a picture"),
+        ("digits_inception", "script.eps", InputError, "is not a picture"),
+        ("digits_inception", "huge.png", InputError, "is too large: Image size"),
+        ("digits_inception", "bomb.png", InputError, "Make it smaller"),
+        ("no_classes.xml", "good.png", ModelError, "is not a classifier"),
+        ("four.xml", "good.png", ModelError, "4 pictures at once"),
+        ("two.xml", "good.png", ModelError, "has 2: 'x' 1x1x8x8"),
     ],
 )
-def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, more, kind, fact):
+def test_what_cannot_be_classified_says_so(bad, monkeypatch, model, image, kind, fact):
     monkeypatch.setattr(classifying, "compile_placed", pytest.fail)
-    path = str(bad / model) if model.endswith(".xml") else model
-    arguments = ["classify", path, str(bad / image), "-d", "CPU", *more]
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("hetero-lab: Error: ")
-    assert err.count("\n") == 1
-    assert fact in err
-    with calls.warnings_to(print), pytest.raises(kind, match=fact):
-        classify = cli.COMMANDS["classify"]
-        classify.result(classify.parser().parse_args(arguments[1:]))
+    source = bad / model if model.endswith(".xml") else model
+    with pytest.raises(kind, match=fact):
+        hl.classify(source, bad / image, "CPU")
 
 
 @pytest.mark.network

@@ -160,6 +160,9 @@ def test_a_ratio_that_may_be_nothing_has_no_upper_bound_of_its_speed():
     sweep: Any = SimpleNamespace(summary=pd.DataFrame([row, beside]))
     said = verdict(chosen, [], sweep, 0.01)
     assert "2.00 × as fast as all accurate (f32) (95 % interval 1.25 or more)" in said
-    row["ratio_ci95_low"] = 0.25
+    chosen.label = ALL_ACCURATE
+    said = verdict(chosen, ["b"], sweep, 0.01)
+    assert "keep the whole model on the accurate device. Held-out examples refused 'b'." in said
+    chosen.label, row["ratio_ci95_low"] = "a", 0.25
     sweep.summary = pd.DataFrame([row, beside])
     assert "(95 % interval 1.25 to 4.00)" in verdict(chosen, [], sweep, 0.01)

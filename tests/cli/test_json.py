@@ -80,7 +80,6 @@ def test_answers_of_commands_that_fetch_are_of_their_schemas(tmp_path, monkeypat
     [
         (["profile", "nope", "-d", "CPU"], "ModelError", "no sample has that name"),
         (["sweep", "digits_inception", "--depth", "3"], "ArgumentError", "--depth"),
-        (["machine", "none.toml"], "StoredFileError", "cannot be read"),
     ],
 )
 def test_a_refusal_is_json_too(capsys, words, kind, says):
@@ -111,13 +110,11 @@ def started(directory, *words, **environment):
 def test_what_is_known_of_an_interrupted_sweep_is_printed_and_marked(tmp_path):
     words = [*RUNS["sweep"].split()[:-1], "500", "--store", "store"]
     process, records = started(tmp_path, "sweep", *words), tmp_path / "store" / "records.jsonl"
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        if records.exists() and '"turn"' in records.read_text("utf-8"):
-            break
+    while not (records.exists() and '"turn"' in records.read_text("utf-8")):
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate()
     assert process.returncode == INTERRUPTED
     assert check(said, "sweep", INTERRUPTED)["interrupted"]
 
@@ -142,11 +139,12 @@ def test_ctrl_c_while_a_result_is_put_into_words_is_told_at_the_end(capsys, monk
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipe can be waited for")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_is_printed_is_whole_although_ctrl_c_comes(tmp_path, unbuffered):
-    process = started(tmp_path, "sweep", *RUNS["sweep"].split(), PYTHONUNBUFFERED=unbuffered)
-    assert select.select([process.stdout], [], [], 60.0)[0]  # more than fits into the pipe
+    words = ["sweep", *RUNS["sweep"].split(), "--no-isolate"]
+    process = started(tmp_path, *words, PYTHONUNBUFFERED=unbuffered)
+    select.select([process.stdout], [], [])  # more than fits into the pipe
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate()
     assert len(said) > 2**16
     check(said, "sweep", process.returncode)
 
@@ -155,7 +153,7 @@ def test_a_reader_that_has_gone_costs_no_file(tmp_path):
     process = started(tmp_path, "support", "digits_inception", "--csv", "support.csv")
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
-    assert process.wait(timeout=60) == 141
+    assert process.wait() == 141
     assert (tmp_path / "support.csv").exists()
 
 

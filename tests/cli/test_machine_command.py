@@ -114,17 +114,11 @@ MODEL = '[models.detect]\nmodel = "digits_inception"\n'
         (f"{MODEL}shape = 'wide'", "maps inputs to shapes"),
         (f"{MODEL}ways = [3]", "ways is a list of texts; 3 is none"),
         (f"{MODEL}ways = ['no/such.json']", "no/such.json"),
-        (f"{MODEL}ways = 'CPU'", "list of placements"),
         (f"{MODEL}rate_per_s = 'fast'", "rate_per_s is a number above 0, not 'fast'"),
         (f"{MODEL}requests = 1.5", "'detect': requests is a whole number"),
         (f"{MODEL}deadline_ms = 5", "deadline_ms needs rate_per_s: "),
-        (f"objective = 'deadlines'\n{MODEL}rate_per_s = 5", "needs rate_per_s= and deadline_ms="),
         (f"objective = 5\n{MODEL}", "--objective is text"),
-        (f"devices = ['XPU']\n{MODEL}", "XPU"),
         (f"budget_s = 'long'\n{MODEL}", "more than 0 seconds"),
-        (f"processes = 3\n{MODEL}", "processes="),
-        (f"devices = ['CPU']\nmemory_limit = {{ CPU = 'lots' }}\n{MODEL}", "'lots'"),
-        ("[models.'../x']\nmodel = 'digits_inception'", "cannot name a model"),
     ],
 )  # fmt: skip
 def test_what_a_file_says_wrong_is_one_line(written, refused, monkeypatch, text, says):
@@ -135,11 +129,7 @@ def test_what_a_file_says_wrong_is_one_line(written, refused, monkeypatch, text,
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("file", "says"),
-    [("none.toml", "none.toml' cannot be read: "), (".", "cannot be read: "),
-     ("m.toml", "m.toml' is not TOML: ")],
-)  # fmt: skip
-def test_a_file_that_cannot_be_read_is_told(refused, tmp_path, file, says):
+def test_a_file_that_cannot_be_read_is_told(refused, tmp_path):
+    assert "none.toml' cannot be read: " in refused("machine", str(tmp_path / "none.toml"))
     (tmp_path / "m.toml").write_bytes(b"\xff\xfe")
-    assert says in refused("machine", str(tmp_path / file))
+    assert "m.toml' is not TOML: " in refused("machine", str(tmp_path / "m.toml"))

@@ -71,13 +71,8 @@ def test_returns_the_profile_with_o(run, shell):
     assert "MAGICACC (emulated on CPU)" in out
 
 
-@pytest.mark.parametrize("form", ["variable", "file"])
-def test_affinity(run, shell, tmp_path, form):
-    name = "fixed"
-    if form == "file":
-        name = str(tmp_path / "fixed.csv")
-        shell.user_ns["fixed"].to_csv(name)
-    result, _, err = run(f"%hetero_profile model --affinity {name} -q -v kept {FEW}")
+def test_an_affinity_is_a_variable(run, shell):
+    result, _, err = run(f"%hetero_profile model --affinity fixed -q -v kept {FEW}")
     assert result.success, err
     assert shell.user_ns["kept"].affinity == shell.user_ns["fixed"]
 
@@ -100,7 +95,6 @@ def test_properties_shape_input_and_files_quietly_into_a_variable(run, shell, tm
 @pytest.mark.parametrize(
     ("line", "fact"),
     [
-        ("model -d CPU --bogus", "--bogus"),
         ("model -d CPU --fix zzz=CPU", "matches no op"),
         ("model -d CPU -v 1x", "name of a variable"),
         ("number -d CPU", "not int"),
@@ -125,15 +119,14 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("step", ["read_counters", "compare"])
-def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, step):
-    method = getattr(bench.Bench, step)
+def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch):
+    compare = bench.Bench.compare
 
     def interrupted(self, **arguments):
         signal.raise_signal(signal.SIGINT)
-        return method(self, **arguments)
+        return compare(self, **arguments)
 
-    monkeypatch.setattr(bench.Bench, step, interrupted)
+    monkeypatch.setattr(bench.Bench, "compare", interrupted)
     result, out, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0\nwent_on = True")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert "went_on" not in shell.user_ns

@@ -7,7 +7,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.tables import read_csv
 
-FEW = "--turns 2 --no-counters"
+FEW = "--turns 2 --no-counters --no-isolate"
 
 
 @pytest.fixture(scope="module", autouse=True)

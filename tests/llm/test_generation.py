@@ -82,8 +82,9 @@ def without_states(model, core, prompt: np.ndarray, n: int) -> list[list[int]]:
     return ids[:, prompt.shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("executor", ["hetero", "parallel"])
-@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
+@pytest.mark.parametrize(
+    ("executor", "devices"), [("hetero", ("CPU", "ACC")), ("parallel", ("ACC", "CPU"))]
+)
 def test_tokens_are_those_without_a_cache(model, core, executor, devices):
     profile = quick(
         model, in_two(model, core, *devices), core, executor=executor,
@@ -105,8 +106,8 @@ def test_tokens_are_those_without_a_cache(model, core, executor, devices):
     assert made.tokens_per_s == pytest.approx(1e3 / made.tpot_ms)
 
 
-@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
-def test_devices_can_take_turns_on_the_own_executor(core, devices):
+def test_devices_can_take_turns_on_the_own_executor(core):
+    devices = ("ACC", "CPU")
     turns = hl.load(decoder(4, empty_from="constant"))
     affinity = hl.Affinity.by_block(turns, {b: devices[b % 2] for b in range(4)}, core=core)
     placement = hl.Placement(affinity, "turns", dict.fromkeys(devices, EXACT))
@@ -337,14 +338,10 @@ def test_tokens_are_judged_by_the_step_where_they_part():
 
 
 def test_text_needs_a_tokenizer(model, tmp_path):
-    with pytest.raises(InputError, match="a non-empty text"):
-        hl.llm.tokenize(model, "")
     with pytest.raises(InputError, match=r"shape \[batch, n\]"):
         hl.llm.detokenize(model, np.array([1, 2]))
     with pytest.raises(ModelError, match="directory of this language model is unknown"):
         hl.llm.tokenize(model, "Once")
-    with pytest.raises(ModelError, match="has no states"):
-        hl.llm.tokenize(chain(), "Once")
     ov.save_model(decoder(1), tmp_path / "openvino_model.xml")
     with pytest.raises(ModelError, match=r"no openvino_tokenizer\.xml"):
         hl.llm.tokenize(hl.load(tmp_path), "Once")

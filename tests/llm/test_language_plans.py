@@ -18,14 +18,13 @@ from planning.brute_force import held_bytes
 from planning.random_costs import affinity_of, by_layers, layered_costs, runs
 from slices import sliced
 from small_language_models import decoder
-from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, MeasuredBytes
 from hetero_lab.costs.counter_costs import ExecutedNode, Observation, read_parts
 from hetero_lab.costs.design import block_affinities, block_units
 from hetero_lab.costs.fitting import _of_layers, fit, with_prefill
-from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.errors import PlanError
 from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context
@@ -101,12 +100,13 @@ def test_the_best_pair_of_placements_is_found(graph, seed):
     every = placements(costs)
     pairs = list(itertools.product(every.values(), repeat=2))
     held = [held_by_both(costs, *pair) for pair in pairs]
+    totals = [total_us(costs, *pair) for pair in pairs]
     most = sorted({h["A"] for h in held})
     for limit in ({}, {"A": most[len(most) // 3]}, {("A", "B"): int(1.2 * max(most))}):
         devices = {(k,) if isinstance(k, str) else k: n for k, n in limit.items()}
         fitting = [
-            (total_us(costs, *pair), pair == (pair[0], pair[0]))
-            for pair, h in zip(pairs, held, strict=True)
+            (total, pair == (pair[0], pair[0]))
+            for total, pair, h in zip(totals, pairs, held, strict=True)
             if all(sum(h[d] for d in pool) <= n for pool, n in devices.items())
         ]
         plan = hl.llm.plan_phases(costs, memory_limit=limit)
@@ -175,8 +175,8 @@ def test_the_curve_is_drawn(graph):
     assert notes == ["0 layers", "3 layers", "5 layers"]
 
 
-@pytest.mark.parametrize("limit", [400_000, 1_100_000])
-def test_measured_memory_takes_the_place_of_what_is_counted(graph, limit):
+def test_measured_memory_takes_the_place_of_what_is_counted(graph):
+    limit = 400_000
     costs = costs_of(graph, DEVICES, 3)
     every, layers = range(N + 2), range(1, N + 1)
     measured = [MeasuredBytes((unit,), 100_000 + unit, 50_000) for unit in every]
@@ -230,10 +230,6 @@ def test_what_cannot_be_planned_is_said(prepared, graph, own_core):
         hl.llm.block_curve(costs, memory_limit={("A", "C"): 10})
     with pytest.raises(PlanError, match="'C' is not among the devices"):
         hl.llm.block_curve(costs, device="C")
-    with pytest.raises(PlanError, match="first and a further token"):
-        hl.llm.plan_phases(replace(costs, prefill=None))
-    with pytest.raises(ArgumentError):
-        hl.llm.block_curve("costs.json")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="one request in flight"):
         plan_graph(graph, costs, objective="throughput")
     costs = replace(layered_costs(graph, ("ACC", "CPU"), 0), scenario=SCENARIO)
@@ -253,18 +249,17 @@ def test_static_models_are_planned_jointly(phases, seed):
     prefill, decode = static_costs(phases.prefill, seed), static_costs(phases.decode, seed + 100)
     new = SCENARIO.new_tokens - 1
     firsts, rests = placements(prefill), placements(decode)
+    first_bytes = {way: held_bytes(prefill, affinity) for way, affinity in firsts.items()}
+    rest_bytes = {way: held_bytes(decode, affinity) for way, affinity in rests.items()}
+    first_us = {way: prefill.predict_us(affinity) for way, affinity in firsts.items()}
+    rest_us = {way: decode.predict_us(affinity) for way, affinity in rests.items()}
     cache = {
         way: {d: sum(2 * 15 * 2 * 8 * 4 for there in way if there == d) for d in "AB"}
         for way in rests
     }
 
     def held(first, rest) -> dict[str, int]:
-        return {
-            d: held_bytes(prefill, firsts[first])[d]
-            + held_bytes(decode, rests[rest])[d]
-            + cache[rest][d]
-            for d in "AB"
-        }
+        return {d: first_bytes[first][d] + rest_bytes[rest][d] + cache[rest][d] for d in "AB"}
 
     def took_ms(first, rest) -> float:
         move_us = sum(
@@ -273,9 +268,7 @@ def test_static_models_are_planned_jointly(phases, seed):
             for a, b in zip(first, rest, strict=True)
             if a != b
         )
-        return (
-            prefill.predict_us(firsts[first]) + move_us + new * decode.predict_us(rests[rest])
-        ) / 1e3
+        return (first_us[first] + move_us + new * rest_us[rest]) / 1e3
 
     whole = sum(held(("A",) * N, ("A",) * N).values())
     for share in (1.0, 0.7, 0.4):
@@ -548,8 +541,6 @@ def test_limits_that_cannot_be_kept(small):
     ):  # fmt: skip
         with pytest.raises(PlanError, match=says):
             hl.fit_blocks(small, ["ACC", "CPU"], limit)
-    with pytest.raises(PlanError, match="no repeated layers"):
-        hl.fit_blocks(stateful(), ["CPU"], {})
 
 
 def test_shapes_at_a_context_length(small):

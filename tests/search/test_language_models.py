@@ -70,17 +70,6 @@ def test_costs_of_a_language_model(model, core, tmp_path):
     assert all(planned.memory_bytes[device] <= limit for device, limit in limits.items())
 
 
-@pytest.mark.by_hand
-def test_as_many_placements_validate_as_are_asked_for(model, core):
-    for n in (0, 1, 100):
-        costs = hl.calibrate(
-            model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=None, validate=n, core=core,
-            device_properties=PROPERTIES, progress=False,
-        )  # fmt: skip
-        # Of six ways to cut four layers once, one is the reference.
-        assert len(costs.validation_rows) == min(n, 5)
-
-
 def test_what_is_optimised_has_the_right_tokens(model, core):
     best = hl.optimize(
         model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=12.0, device_properties=PROPERTIES,
