@@ -44,9 +44,9 @@ def difference_of(
     )
 
 
-def chain_difference(**more) -> Difference:
-    costs = replace(chain_costs(), spread_us=more.pop("spread_us", 0.0))
-    before, after = (affinity_of(costs, (0, middle, 0)) for middle in (0, 1))
+def chain_difference(middle: str = "b", **more) -> Difference:
+    costs = replace(chain_costs(middle), spread_us=more.pop("spread_us", 0.0))
+    before, after = (affinity_of(costs, (0, device, 0)) for device in (0, 1))
     return difference_of(costs, before, after, **more)
 
 
