@@ -20,8 +20,9 @@ from hetero_lab.placement.partition import predict
 def chain_costs(middle: str = "b") -> CostModel:
     """Build x → a → b → c, in which b is faster on device B."""
     maker = GraphMaker("chain")
-    at = maker.chain(maker.add("Parameter", name="x"), "a", "MatMul")
-    maker.chain(maker.chain(at, middle), "c", "Add")
+    at = maker.add("Parameter", name="x")
+    for name, op_type in (("a", "MatMul"), (middle, "Relu"), ("c", "Add")):
+        at = maker.add(op_type, [at], name=name)
     return replace(
         costs_by_op(maker.graph(), {"a": (10.0, 4.0), middle: (20.0, 5.0), "c": (6.0, None)}),
         boundaries={("A", "B"): BoundaryCost(2.0, 0.01), ("B", "A"): BoundaryCost(1.0, 0.02)},
