@@ -125,6 +125,7 @@ def test_broken_files_are_named(tmp_path):
     broken += [json.dumps({k: v for k, v in data.items() if k != key}) for key in keys]
     broken += [json.dumps({**data, key: [[1, 2], None]}) for key in keys]
     broken += [json.dumps({**data, "constant_us": wrong}) for wrong in (-1.0, "nan", True)]
+    broken.append(json.dumps({**data, "units": [[*row, 1] for row in data["units"]]}))
     for content in broken:
         path.write_text(content)
         with pytest.raises(StoredFileError, match="costs.json"):

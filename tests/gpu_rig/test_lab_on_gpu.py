@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import openvino as ov
 import pytest
+import rig
 from random_models import random_affinity, random_model
 from raw_openvino import (
     branchy_model,
@@ -185,9 +186,13 @@ REFUSED = {
     "select": (select_rank6_model, {"select"}, "No layout format available"),
     "if": (if_two_outputs_model, {"branch"}, "hasn't been found in primitive_ids map"),
 }
+ON_THE_RIG = pytest.mark.skipif(not rig.is_running(), reason="a real GPU may accept these")
+TOGETHER = ("norm_to_int", "depthwise")  # of the others, one op is refused alone
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in TOGETHER else ON_THE_RIG) for n in REFUSED]
+)
 def test_a_refused_subgraph_is_named_and_the_fix_found(name):
     """The device claims each op, but refuses one of them, or some together."""
     make, culprits, reason = REFUSED[name]

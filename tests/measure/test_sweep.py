@@ -425,12 +425,17 @@ def test_turns_of_two_runs_are_not_paired(swept, model, tmp_path):
     runs = [tmp_path / name / "run" for name in ("before", "after")]
     for run in runs:
         shutil.copytree(swept[1], run)
+        header = json.loads((run / "sweep.json").read_text())
+        header["entries"].append({**header["entries"][0], "label": "again"})
+        (run / "sweep.json").write_text(json.dumps(header))
     both = hl.read_sweep(runs)
     assert both.summary["label"].is_unique
     first = {row.label: row for row in both.rows}
     one, other = (first[f"{run}/CPU"].series for run in runs)
     assert not set(one.ours) & set(other.ours)
     assert set(one.ours) <= set(one.reference)
+    assert first[f"{runs[0]}/again"].same_as == f"{runs[0]}/auto"
+    assert both.ranking["labels"].str.contains("again").sum() == 2
     assert both.smallest_difference > 0.0
     with pytest.raises(ArgumentError, match="is a Sweep"):
         hl.compare(both, "b")
@@ -573,6 +578,15 @@ def test_a_second_process_is_refused_until_the_first_was_killed(model, placement
     again = hl.sweep(model, placements, store=tmp_path, **HERE)
     assert list(again.summary["status"]) == ["ok"] * 3
     pd.testing.assert_frame_equal(hl.read_sweep(tmp_path).summary, again.summary)
+
+
+def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
+    sweep, _ = swept
+    comparison = hl.compare(sweep, sweep)
+    assert list(comparison.table["ratio"]) == pytest.approx([1.0, 1.0, 1.0])
+    assert set(comparison.table["finding"]) <= {"as fast", "undecided"}
+    with pytest.raises(ArgumentError, match="is a Sweep"):
+        hl.compare(sweep, "b")
 
 
 @pytest.mark.slow

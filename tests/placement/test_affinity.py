@@ -118,6 +118,19 @@ def test_a_stateful_path_goes_where_all_of_it_is_supported():
     }  # fmt: skip
 
 
+# -- totality ----------------------------------------------------------------------------------
+
+
+def test_one_missing_affinity_fails_in_the_runtime(core):
+    # Why affinities are total by construction.
+    model = hl.load(two_parts())
+    for node in model.get_ordered_ops():
+        if node.get_friendly_name() != "second":
+            node.get_rt_info()["affinity"] = "CPU"
+    with pytest.raises(RuntimeError, match="second"):
+        core.compile_model(model, "HETERO:CPU")
+
+
 # -- fix ---------------------------------------------------------------------------------------
 
 
@@ -315,6 +328,7 @@ def nodes_json(nodes) -> str:
         ("json", "garbage", "cannot be read as a stored affinity"),
         ("json", nodes_json([]), "lists no node"),
         ("json", nodes_json({"a": "CPU"}), "lists no node"),
+        ("json", nodes_json([["a", "Relu", "CPU"]]), "is not a node"),
         ("json", nodes_json([["a", "Relu", 5, "a"]]), "is not a node"),
         ("json", nodes_json([["a", "Relu", "", "a"]]), "is not a node"),
         ("json", nodes_json(["abcd"]), "is not a node"),

@@ -38,6 +38,7 @@ def test_every_form_of_a_placement_is_understood(core):
     ("placement", "kind", "says"),
     [
         ("ACC,CPU", DeviceError, "Several devices need HETERO: 'HETERO:ACC,CPU'"),
+        ("CPU,CPU", DeviceError, "names 'CPU' twice"),
         ("AUTO:XPU", DeviceError, "'XPU' is not a device here"),
         (None, ArgumentError, "not NoneType"),
         (["ACC", "CPU"], ArgumentError, "not list"),
