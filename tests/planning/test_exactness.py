@@ -64,6 +64,19 @@ def test_planners_equal_brute_force(seed):
     check_against_all_choices(random_case(seed, most_units, n_devices, state=seed % 4 == 3))
 
 
+@pytest.mark.parametrize("seed", sliced(range(6), quick=0, in_ci=2))
+def test_twelve_units_on_three_devices(seed):
+    costs = random_case(seed, most_units=12, n_devices=3, n_ops=16)
+    pairwise = pairwise_of(costs)
+    every = list(choices(costs))
+    found, _ = milp(pairwise)
+    assert pairwise_ns(costs, found) == min(pairwise_ns(costs, choice) for choice in every)
+    made = plan_graph(costs.graph, costs)
+    assert ns(made.predicted_us) == min(
+        costs.objective.evaluate(pairwise.devices(choice)).value_ns("latency") for choice in every
+    )
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_many_units_of_which_few_are_free(seed):
     costs = random_case(seed, most_units=150, n_devices=2, n_ops=160)
