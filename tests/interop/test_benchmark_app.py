@@ -198,6 +198,7 @@ def test_any_name_a_model_can_have(tmp_path):
     [
         (AVERAGE, "", "no counters"),
         (AVERAGE, f"{HEAD}\n", "half written"),
+        (AVERAGE, f"{HEAD}\n{ROW}\n", "half written"),
         (AVERAGE, f"{HEAD}\n{ROW}\nco", "half written"),
         (AVERAGE, f"{HEAD}\n{ROW}x\nTotal;;;;0.0;0.0\n", "half written"),
         (AVERAGE, f"{HEAD}\nTotal;;;;0.0;0.0\n", "no counters"),

@@ -87,6 +87,7 @@ def test_outputs_under_full_load_are_those_alone(processes):
         driven = inquiry.drives.drive(chosen, loads, 0.5, check=True)
     for one in driven.values():
         assert one.n_wrong == 0
+        assert one.latencies_us
         # Each of the two requests may begin before the window, and end after it.
         assert 0.5 * one.rate_per_s == pytest.approx(len(one.latencies_us), abs=2)
 

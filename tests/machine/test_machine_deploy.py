@@ -166,6 +166,7 @@ def test_each_model_is_verified_and_named(moved, capsys, tmp_path):
     [
         ({"requests": 0}, "requests of split is a whole number above 0"),
         ({"rate_per_s": "fast"}, "rate_per_s of split is null, or above 0 and at most 100000"),
+        ({"rate_per_s": 1e300}, "rate_per_s of split is null, or above 0 and at most 100000"),
         ({"rate_per_s": None}, "deadline_ms of split needs rate_per_s"),
         ({"deadline_ms": float("nan")}, "deadline_ms of split is null or a number above 0"),
         ({"schema_version": 2}, 'it does not say {"kind": "machine", "schema_version": 1}'),

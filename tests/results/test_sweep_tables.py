@@ -145,3 +145,10 @@ def test_the_failures_are_a_table_of_their_own():
     failures = ranking_and_failures(small_sweep(failed=2).tables)["Failures"]
     assert list(failures["label"]) == ["broken 0", "broken 1"]
     assert list(ranking_and_failures(small_sweep(failed=0).tables)) == [""]
+
+
+def test_the_levels_of_a_row_are_on_the_scale_of_its_latency():
+    measured, gone = measured_row("there", small_profile(), 2.0), failed_row("gone")
+    assert measured.latency is not None
+    assert np.exp(np.mean(np.log(measured.levels_us))) == pytest.approx(measured.latency.us)
+    assert (gone.levels_us, gone.latency, gone.measured_on) == ([], None, None)
