@@ -226,7 +226,7 @@ GROUPS = {
 
 
 def parser() -> OptionParser:
-    """Return the parser of everything but the options of calls."""
+    """Return the parser of everything but the options of commands."""
     top = OptionParser(
         "hetero-lab", "A laboratory for OpenVINO's HETERO device: placement, cost, evidence."
     )

@@ -71,10 +71,12 @@ def test_returns_the_profile_with_o(run, shell):
     assert "MAGICACC (emulated on CPU)" in out
 
 
-def test_an_affinity_is_a_variable(run, shell):
-    result, _, err = run(f"%hetero_profile model --affinity fixed -q -v kept {FEW}")
-    assert result.success, err
-    assert shell.user_ns["kept"].affinity == shell.user_ns["fixed"]
+def test_an_affinity_is_a_variable_or_in_a_file(run, shell, tmp_path):
+    shell.user_ns["fixed"].to_csv(tmp_path / "fixed.csv")
+    for name in ("fixed", tmp_path / "fixed.csv"):
+        result, _, err = run(f"%hetero_profile model --affinity {name} -q -v kept {FEW}")
+        assert result.success, err
+        assert shell.user_ns.pop("kept").affinity == shell.user_ns["fixed"]
 
 
 def test_properties_shape_input_and_files_quietly_into_a_variable(run, shell, tmp_path):

@@ -20,7 +20,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli, texts
-from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.cost_model import CostModel, ValidationRow
 from hetero_lab.errors import warn
 from hetero_lab.model.read import prepare
 from hetero_lab.tables import time_text
@@ -63,6 +63,7 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     assert plan.to_dict()["verdict"].startswith("Place ")
     lines = text.splitlines()
     assert "elsewhere, OpenVINO 2026.4" in text
+    assert "not validated: give more time with --budget" in text
     cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
     table = " ".join(text.split())
     assert f" plan {time_text(plan.predicted_us)} " in table
@@ -84,7 +85,8 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
 
 def test_new_costs_are_kept_and_their_note_is_said_once(said, capsys, monkeypatch, tmp_path):
     note = "The time allowed 1 placement."
-    known = replace(made_costs(), notes=(note,))
+    rows = (ValidationRow("a", 100.0, 102.0), ValidationRow("b", 50.0, 48.0))
+    known = replace(made_costs(), notes=(note,), validation_rows=rows)
 
     @functools.wraps(hl.calibrate)
     def calibrate(*_, **options):
@@ -98,6 +100,7 @@ def test_new_costs_are_kept_and_their_note_is_said_once(said, capsys, monkeypatc
     out, err = capsys.readouterr()
     assert (out + err).count(note) == 1
     assert "Costs: measured now" in out
+    assert "off by 3.1% on average on 2 placements not fitted to" in out
     assert f"Written: {costs}\n" in out
     assert "Written" not in said(*arguments[:-2])
     again = said(*arguments)
@@ -209,6 +212,7 @@ def test_what_cannot_be_applied_says_why(tmp_path, refused, costs_file, other_mo
     assert "not a stored affinity" in err(MODEL, costs_file)
     hl.Affinity.automatic(MODEL, "CPU").to_json(tmp_path / "cpu.json")
     assert "another model" in err(other_model, tmp_path / "cpu.json")
+    assert "whole number of at least 1" in err(MODEL, frozen, "-n", "0")
     text = (frozen / "model.xml").read_text()
     for change, message in [
         ({"emulated": {}}, "cannot compile"),
