@@ -142,6 +142,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     schedule = self._schedule(header, measurable, ledger, options, watch.budget_s)
                     start = control.stoppable(lambda: self.start(blobs))
                     pool = BenchPool(measurable, start, self.conditions.workers)
+                    # What it measures comes into ``records``, by way of the ledger.
                     SweepRun(
                         schedule, pool, watch, progress=progress, is_ready=self._is_ready
                     ).measure()

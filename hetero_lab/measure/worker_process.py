@@ -1,4 +1,7 @@
-"""Worker processes: their limits; how one is started, asked, and ended, and how it died."""
+"""Worker processes: their limits; how one is started, asked, and ended, and how it died.
+
+``processes`` launches it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rows of a sweep."""
+"""A row of a sweep: one placement, measured or not.
+
+Its columns are made in ``sweep_tables``.
+"""
 
 from __future__ import annotations
 

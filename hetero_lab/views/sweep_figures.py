@@ -1,4 +1,7 @@
-"""Figures of a sweep: the ranking, latency against structure, hosts side by side."""
+"""Figures of a sweep: the ranking, latency against structure, hosts side by side.
+
+``result_views`` says which figures a result shows.
+"""
 
 from __future__ import annotations
 
