@@ -145,7 +145,7 @@ def test_a_slower_placement_is_slower_than_its_baseline():
     cpu = hl.Affinity.uniform(model, "CPU")
     moved = {f"tanh{number}": injected.SUSPECT for number in range(0, 24, 2)}
     cut = hl.Placement(cpu.fix(ops=moved), "cut")
-    found = hl.investigate(model, cut, baseline="CPU", budget_s=40, progress=False)
+    found = hl.investigate(model, cut, baseline="CPU", budget_s=200, progress=False)
     assert found.symptom == "slower", found
     assert found.evidence.ratio > 1.2
     found = hl.investigate(model, "CPU", baseline=cut, budget_s=40, progress=False)
