@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WIDTH = 30  # of a name, as in OpenVINO's samples
-_WIDEST = 120  # of the names in a cell of a table, as in messages
+_WIDEST = 120  # of a name in a cell of a table, as in messages
 _MOST_ROWS = 20  # of a table in a report, about a screen
 _MOST_NAMED = 3  # ops, and boundaries, which share a line of the summary
 _MUCH = 0.25  # the least share of the latency that is worth a sentence
@@ -250,8 +249,9 @@ def _longest(profile: ProfileData) -> Iterator[str]:
 
 
 def _subgraphs(table: pd.DataFrame) -> str:
-    spans = [re.sub(r"\n(.*\n)?", " … ", ops, flags=re.DOTALL) for ops in table["ops"]]
-    spans = [one_line(span, _WIDEST) for span in spans]
+    names = [ops.split("\n") for ops in table["ops"]]
+    ends = [[first, *rest[-1:]] for first, *rest in names]
+    spans = [" … ".join(one_line(name, _WIDEST) for name in pair) for pair in ends]
     return _first_rows(table[["subgraph", "device", "n_ops"]].assign(from_to=spans))
 
 

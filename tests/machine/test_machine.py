@@ -32,7 +32,7 @@ def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(tmp_path):
     ways = ["CPU", "AUTO:MACHACC,CPU"]
     demands = {
         "free": hl.Demand(chain("r", "s"), ways=ways, requests=2),
-        "timed": hl.Demand(chain("t", "u"), ways=ways, rate_per_s=20, deadline_ms=100),
+        "timed": hl.Demand(chain("t", "u"), ways=ways, rate_per_s=20, deadline_ms=5_000),
     }
     store = tmp_path / "store"  # is made
     plan = hl.machine(demands, ["MACHACC", "CPU"], budget_s=7, store=store, progress=False)
@@ -43,7 +43,7 @@ def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(tmp_path):
     assert (table["share"] > 0.0).all()
     assert (table["own_best_share"] > 0.0).all()
     assert 0 < table["rate_per_s"][1] < 30  # by the clock
-    assert 0 <= table["missed"][1] <= 1
+    assert table["missed"][1] == 0.0  # in time on a busy machine, too
     sets = plan.measured_sets
     assert sets["judgement"].to_list().count("best") == 1
     assert sets["set"][0] == "each on its own best device"
