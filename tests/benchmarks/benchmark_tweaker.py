@@ -120,7 +120,8 @@ def main() -> None:
     tweaker.affinity = hl.Affinity.on_one(graph, "CPU")
 
     def click(number: int) -> None:
-        board.selected = [chosen.randrange(n)]
+        click = {"do": "select", "places": [chosen.randrange(n)], "click": str(number)}
+        board._handle_custom_msg(click, [])
 
     def click_and_move(number: int) -> None:
         name = chosen.choice(sorted(tweaker.state.able["ACC"]))

@@ -56,14 +56,24 @@ function microseconds(us) {
   return us >= 100 ? us.toFixed(0) : us >= 1 ? us.toPrecision(3) : us.toFixed(2);
 }
 
-// What both panes share: the selection, and what a click on an op does to it.
+// What both panes share: the selection, and what a click on an op does to it. A click is a message,
+// which the kernel takes in order with those of the buttons: changes of a trait wait for each other.
+// Until the kernel has taken the last click, what it says answers an earlier one.
 function makeSelection(model) {
+  let clicked, places;
   const selected = () => new Set(model.get("selected"));
-  const put = (places, from) => {
-    model.set("selected", [...places].sort((a, b) => a - b));
+  const put = (chosen, from) => {
+    clicked = `${Math.random()}`;
+    places = [...chosen].sort((a, b) => a - b);
     model._hlFrom = from;
-    model.save_changes();
+    model.set("selected", places);
+    model.send({ do: "select", places, click: clicked });
   };
+  const follow = () => {
+    if (clicked && model.get("taken") !== clicked) model.set("selected", places);
+    else clicked = "";
+  };
+  model.on("change:selected change:taken", follow);
   return {
     selected,
     put,
@@ -74,9 +84,10 @@ function makeSelection(model) {
       now.has(place) ? now.delete(place) : now.add(place);
       put(now, from);
     },
-    area(places, event, from) {
-      put(event.shiftKey ? [...selected(), ...places] : places, from);
+    area(ops, event, from) {
+      put(event.shiftKey ? [...selected(), ...ops] : ops, from);
     },
+    stop: () => model.off("change:selected change:taken", follow),
   };
 }
 
@@ -627,6 +638,7 @@ export default {
       model.off("change:placed", colour);
       model.off("change:selected", mark);
       graph.stop();
+      selection.stop();
       clearTimeout(shown);
       forget();
     };

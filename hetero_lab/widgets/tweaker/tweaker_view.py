@@ -35,8 +35,8 @@ class Board(anywidget.AnyWidget):
 
     ``picture`` and ``palette`` are set once. ``placed`` has the numbers of the device and the
     subgraph of each node, and for some nodes the reason why their numbers are wrong or why they
-    are not on the device of their choice. ``selected`` has places in the list of nodes; clicks
-    change it.
+    are not on the device of their choice. ``selected`` has places in the list of nodes. A
+    click sends ``{"do": "select", "places": …, "click": …}``; the last one taken is in ``taken``.
     """
 
     _esm = _HERE / "board.js"
@@ -45,6 +45,7 @@ class Board(anywidget.AnyWidget):
     palette = traitlets.List().tag(sync=True)
     placed = traitlets.Dict().tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    taken = traitlets.Unicode().tag(sync=True)
 
 
 class Panel(anywidget.AnyWidget):
@@ -394,7 +395,9 @@ class Controls:
         self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
         self.simplify = _button("Simplify", "Fewest subgraphs for the least change", "compress")
         # Files
-        self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
+        self.path = _field(
+            text, "Path for Export and Load", 250, value="tweaked", continuous_update=False
+        )
         self.export_kind = _field(choice, "What to export", 150, options=list(EXPORTS))
         self.export = _button("Export", "Write it to this path, where the notebook is", "download")
         self.load = _button("Load", "Read an affinity (.json or .csv) from this path", "upload")

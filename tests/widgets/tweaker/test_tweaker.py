@@ -71,7 +71,9 @@ def test_it_opens_with_the_automatic_placement(tweaker, model):
 def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
     board, controls = tweaker.view.board, tweaker.view.controls
     name = "mixed1/branch1x1/conv"
-    board.selected = [place(tweaker, name)]
+    chosen = {"do": "select", "places": [place(tweaker, name), -1, 10**9], "click": "first"}
+    board._handle_custom_msg(chosen, [])
+    assert (board.selected, board.taken) == ([place(tweaker, name)], "first")
     assert tweaker.selection == (name,)
     assert not controls.devices["CPU"].disabled
     before = tweaker.view.summary.numbers
