@@ -23,11 +23,12 @@ def _():
     tweaker = hl.AffinityTweaker(hl.load("digits_inception"), ["ACC", "CPU"])
     board = mo.ui.anywidget(tweaker.board)
     move = mo.ui.button(label="To the CPU", on_click=lambda _: tweaker.assign("CPU"))
-    return board, hl, mo, move, tweaker
+    clear = mo.ui.button(label="Select nothing", on_click=lambda _: tweaker.select(ops=[]))
+    return board, clear, hl, mo, move, tweaker
 
 @app.cell
-def _(board, mo, move):
-    mo.vstack([board, move])
+def _(board, clear, mo, move):
+    mo.vstack([board, move, clear])
 
 @app.cell
 def _(board, mo, move, tweaker):
@@ -58,6 +59,8 @@ def test_the_board_selects_and_shows_what_python_moves(tmp_path, browser):
             1
         ).wait_for()
         assert "CPU" in row.inner_text()
+        page.get_by_role("button", name="Select nothing").click()
+        page.locator(".hl-board tbody:not(:has([aria-selected='true']))").wait_for()
         # Everything else is there as a picture and as tables.
         assert page.locator("img[alt='graph']").is_visible()
         cells = page.locator("table.hetero-lab:has-text('subgraphs') td")

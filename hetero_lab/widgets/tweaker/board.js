@@ -56,9 +56,10 @@ function microseconds(us) {
   return us >= 100 ? us.toFixed(0) : us >= 1 ? us.toPrecision(3) : us.toFixed(2);
 }
 
-// What both panes share: the selection, and what a click on an op does to it. A click is a message,
-// which the kernel takes in order with those of the buttons: changes of a trait wait for each other.
-// Until the kernel has taken the last click, what it says answers an earlier one.
+// What both panes share: the selection, and what a click on an op does to it. A click is a message
+// as well as a change, which marimo follows: changes wait for each other while the kernel is slow,
+// messages keep their order with those of the buttons. Until the kernel has taken the last click,
+// what it says answers an earlier one.
 function makeSelection(model) {
   let clicked, places;
   const selected = () => new Set(model.get("selected"));
@@ -67,6 +68,7 @@ function makeSelection(model) {
     places = [...chosen].sort((a, b) => a - b);
     model._hlFrom = from;
     model.set("selected", places);
+    model.save_changes();
     model.send({ do: "select", places, click: clicked });
   };
   const follow = () => {

@@ -103,6 +103,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     def by_pattern(_value: object = None) -> None:
         tweaker.select(pattern=controls.pattern.value)
 
+    on_change(view.board, "selected", lambda places: _take(tweaker, view, places))
     on_change(controls.pattern, "value", by_pattern)
     on_click(controls.by_pattern, by_pattern)
     pick(controls.by_type, "", lambda op_type: tweaker.select(op_type=op_type))
@@ -161,7 +162,9 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
 def _take(tweaker: AffinityTweaker, view: TweakerView, places: Sequence[int]) -> None:
     names = view.picture.names
-    tweaker.select(ops=[names[place] for place in places if 0 <= place < len(names)])
+    selected = [names[place] for place in places if 0 <= place < len(names)]
+    if set(selected) != set(tweaker.selection):
+        tweaker.select(ops=selected)
 
 
 def _path(view: TweakerView) -> Path:
