@@ -43,6 +43,7 @@ from hetero_lab.runtime.tensors import has_nan
 
 _SHARE_OF_SETTINGS = 0.3  # of the budget that is left: the search for ops needs more compiles
 _SPEED_S = 20.0  # to compare two latencies: some dozens of turns of a model of milliseconds
+_SLOWER = 1.1  # times as long: less is hardly why somebody asks
 _HANG_S = 30.0  # the least budget in which a hang can be told from a slow compile
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|[^A-Za-z ]+")
 
@@ -243,8 +244,16 @@ class CauseSearch:
         columns = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
         ratio, low, high = sweep.summary.set_index("label")[columns].T["given"]
         times = f"{ratio:.2f} times as long as {baseline.label} (95 %: {low:.2f} to {high:.2f})"
-        slower = groups["given"] > groups["baseline"]
-        return Evidence(Symptom.SLOWER if slower else Symptom.OK, f"It takes {times}.", ratio=ratio)
+        if groups["given"] > groups["baseline"]:
+            return Evidence(Symptom.SLOWER, f"It takes {times}.", ratio=ratio)
+        told = f"It takes {times}."
+        if not high <= _SLOWER:
+            self.is_complete = False
+            told = (
+                f"Whether it is slower is undecided: it takes {times}. "
+                "A larger budget_s= or a quieter machine decides it."
+            )
+        return Evidence(Symptom.OK, told, ratio=ratio)
 
     def find_settings(self, evidence: Evidence) -> None:
         """Find the fewest settings that make the symptom, within a share of the budget."""

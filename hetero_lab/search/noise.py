@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device
-from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.errors import ArgumentError, MeasurementError, warn
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.stopping import RunOptions
@@ -21,7 +21,7 @@ from hetero_lab.model.read import load
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Stopwatch
-from hetero_lab.results.environment import keep_noise
+from hetero_lab.results.environment import BUSY, keep_noise
 from hetero_lab.results.sweep_result import Sweep
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def measure_noise(
     turns averages that out. The same placement of a quick and of a slower model is compiled many
     times, each in a separate process, and measured in turns (A/A). The result is kept in the cache
     directory; from then on each sweep and profile on this host uses it for its intervals and
-    groups, and says so.
+    groups, and says so. It warns if other processes kept the machine busy meanwhile.
 
     Parameters
     ----------
@@ -86,6 +86,7 @@ def measure_noise(
     check_device(device, core)
     models = _models(core)
     groups: list[np.ndarray] = []
+    busy: list[str] = []
     longest_s = 0.0
     for name in itertools.cycle(models):
         began_s = watch.elapsed_s
@@ -103,6 +104,7 @@ def measure_noise(
         if levels is None:
             break
         groups.append(levels)
+        busy += [note for note in sweep.notes if note.startswith(BUSY)]
         longest_s = max(longest_s, watch.elapsed_s - began_s)
         enough = len(groups) >= len(models) and watch.elapsed_s + longest_s > (budget_s or 0.0)
         if sweep.interrupted or enough:
@@ -120,6 +122,11 @@ def measure_noise(
     relative = max(noise.relative, ASSUMED_NOISE.relative)
     noise = replace(noise, relative=relative, measured_at=now)
     keep_noise(device, noise, core)
+    if busy:
+        warn(
+            f"{busy[-1]} With the noise of a busy machine, later comparisons are decided too "
+            "rarely. Measure it again when the machine is quiet."
+        )
     return noise
 
 

@@ -15,9 +15,11 @@ import hetero_lab as hl
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.reproducer import Symptom, failure
-from hetero_lab.devices.core import bind
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.intervals import Noise
 from hetero_lab.progress import Stopwatch
+from hetero_lab.results.environment import keep_noise
 from tests.debug.broken_device import Broken
 from tests.debug.cases import (
     NORMAL,
@@ -150,6 +152,19 @@ def test_a_slower_placement_is_slower_than_its_baseline():
     assert found.evidence.ratio > 1.2
     found = hl.investigate(model, "CPU", baseline=cut, budget_s=40, progress=False)
     assert found.symptom == "ok"
+
+
+def test_a_latency_that_decides_nothing_is_not_called_fine(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path))
+    keep_noise("CPU", Noise(relative=3.0, n_compiles=6), shared_core())
+    x = parameter()
+    model = ov.Model([op.tanh(x, name="tanh")], [x], "m")
+    cpu = hl.Affinity.uniform(model, "CPU")
+    streams = hl.Placement(cpu, device_properties={"CPU": {"NUM_STREAMS": 1}})
+    found = hl.investigate(model, streams, baseline="CPU", budget_s=30, progress=False)
+    assert found.symptom == "ok"
+    assert "Whether it is slower is undecided" in found.verdict
+    assert not found.complete
 
 
 # Settings.

@@ -18,6 +18,7 @@ from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
 from hetero_lab.measure.session import Session
 from hetero_lab.results import environment
 from hetero_lab.results.environment import (
+    busy_note,
     current_environment,
     keep_noise,
     known_noise,
@@ -118,7 +119,7 @@ def test_a_deployment_is_compared_by_the_noise_of_its_devices(tmp_path):
         assert (promise.ratio_ci95_high < 1.0) == decided
 
 
-def swept(levels: np.ndarray, interrupted: bool = False) -> SimpleNamespace:
+def swept(levels: np.ndarray, interrupted: bool = False, *notes: str) -> SimpleNamespace:
     """Return a sweep of equal placements with these turn levels, ``[compile, round]``."""
     rows = [
         SimpleNamespace(
@@ -127,7 +128,7 @@ def swept(levels: np.ndarray, interrupted: bool = False) -> SimpleNamespace:
         )
         for own in levels
     ]  # fmt: skip
-    return SimpleNamespace(rows=rows, interrupted=interrupted)
+    return SimpleNamespace(rows=rows, interrupted=interrupted, notes=list(notes))
 
 
 def test_noise_is_that_of_compiles_beside_each_other(core, monkeypatch):
@@ -155,6 +156,14 @@ def test_noise_is_that_of_compiles_beside_each_other(core, monkeypatch):
     monkeypatch.setattr(Session, "measure", lambda *_, **options: swept(next(still)))
     steady = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
     assert steady.relative == ASSUMED_NOISE.relative
+
+
+def test_noise_of_a_busy_machine_is_said_to_be_that(core, monkeypatch):
+    busy = swept(np.full((6, 8), 100.0), False, busy_note(1.4))
+    monkeypatch.setattr(Session, "measure", lambda *_, **options: busy)
+    with pytest.warns(HeteroLabWarning, match=r"kept 1\.4 CPUs busy .* when the machine is quiet"):
+        found = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
+    assert known_noise("ACC", core) == found
 
 
 @pytest.mark.parametrize(
