@@ -64,7 +64,7 @@ TEN = [
 ]
 SHOWN = ".explorer .figure:not([hidden]) .gtitle"
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from widgets.jupyter_in_browser import served_page
 
 pytest.importorskip("marimo", reason="marimo comes with the extra front-ends")
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 RECORDED = Path(__file__).parents[2] / "datasets" / "recordings" / "digits_inception_emulated"
 APP = f"""

@@ -8,7 +8,7 @@ from widgets.jupyter_in_browser import ran
 from widgets.tweaker.test_tweaker_in_browser import Tweaker
 
 pytest.importorskip("notebook", reason="Notebook 7 comes with the extra front-ends")
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 TWEAKER = (
     "import hetero_lab as hl\n"

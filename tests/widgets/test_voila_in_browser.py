@@ -9,7 +9,7 @@ from widgets.test_without_kernel import CELLS
 from widgets.tweaker.test_tweaker_in_browser import Tweaker
 
 pytest.importorskip("voila", reason="Voilà comes with the extra front-ends")
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 def test_both_widgets_answer_clicks(tmp_path, browser):

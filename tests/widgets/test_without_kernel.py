@@ -40,7 +40,7 @@ PACKAGES = {
 
 
 @pytest.mark.network
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_a_page_shows_both_widgets_and_says_what_needs_a_kernel(tmp_path, browser):
     if shutil.which("npm") is None:
         pytest.skip("The scripts of the page come from the npm registry, and npm is not here.")

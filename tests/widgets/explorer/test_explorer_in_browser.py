@@ -8,7 +8,7 @@ import pytest
 from views.hand_made import NASTY
 from widgets.jupyter_in_browser import DARK, LIGHT, ran
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 MEASURE = (
     "import hetero_lab as hl\n"

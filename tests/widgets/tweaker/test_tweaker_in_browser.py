@@ -16,7 +16,7 @@ from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 RECORDED = Path(__file__).parents[3] / "datasets" / "recordings" / "digits_inception_emulated"
 CELLS = (
