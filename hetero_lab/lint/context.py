@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,10 +14,19 @@ from scipy.cluster.hierarchy import DisjointSet
 from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Boundary, Partition, Subgraph, devices_of, predict
+from hetero_lab.placement.partition import (
+    Boundary,
+    Partition,
+    Subgraph,
+    SubgraphCollector,
+    devices_of,
+    predict,
+)
+from hetero_lab.placement.topology import topology
 
 if TYPE_CHECKING:
     from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.costs.prediction import Predictor
     from hetero_lab.placement.placement import Placement
 
 INFO, WARNING, ERROR = "info", "warning", "error"
@@ -105,6 +114,27 @@ class LintContext:
     @cached_property
     def partition(self) -> Partition:
         return self.evaluation.partition if self.costs else predict(self.graph, self.affinity)
+
+    @cached_property
+    def predictor(self) -> Predictor | None:
+        """The predicted latency as a whole; None without costs."""
+        return self.costs.predictor(self.affinity) if self.costs else None
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """The subgraph of every node, in no order."""
+        if self.predictor is not None:
+            return self.predictor.evaluation.ids
+        number = {device: n for n, device in enumerate(self.device_names)}
+        devices = np.array([number[self.affinity[op.name]] for op in self.graph])
+        return SubgraphCollector.of(self.graph).split(devices)[1]
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """The numbers of subgraphs and of boundaries."""
+        top = topology(self.graph)
+        crossing = top.crossing(self.ids)
+        return len(top.compiled(self.ids, crossing)), len(np.unique(top.tensor[crossing]))
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
@@ -198,12 +228,12 @@ class LintContext:
         options = (self.move(nodes, device) for device in dict.fromkeys(devices))
         return tuple(filter(None, options))
 
-    def after(self, remedy: Mapping[str, str]) -> Affinity:
-        """Return ``affinity.fix(ops=remedy)``, without asking the runtime for devices."""
+    def after(self, remedy: Mapping[str, str]) -> LintContext:
+        """Return the context of ``affinity.fix(ops=remedy)``, without asking the runtime."""
         nodes = self.affinity.nodes
         devices = {node.leader: self.affinity[node.leader] for node in nodes}
         devices |= {node.leader: remedy[node.name] for node in nodes if node.name in remedy}
-        return Affinity(nodes, devices)
+        return replace(self, affinity=Affinity(nodes, devices))
 
     def merged(self, nodes: Sequence[int]) -> Gone:
         """Return a test whether some ops no longer form a separate subgraph."""

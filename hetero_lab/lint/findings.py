@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.lint import quantized_blocks, rules
 from hetero_lab.lint.context import ERROR, INFO, SUBGRAPHS, WARNING, Draft, Finding, LintContext
 from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import SubgraphCollector
-from hetero_lab.placement.topology import topology
 from hetero_lab.terminal import count_of, first_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.costs.cost_model import CostModel
-    from hetero_lab.costs.prediction import Predictor
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     "torn-state": rules.torn_state,
@@ -45,44 +40,15 @@ def most_remedies(n_nodes: int) -> int:
     return max(_LEAST, min(_MOST, _NODES_TRIED // max(1, n_nodes)))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The partition after a remedy, and its predicted latency if there are costs."""
-
-    ids: np.ndarray  # the subgraph of every node
-    n_subgraphs: int
-    n_boundaries: int
-    predictor: Predictor | None
-
-    @property
-    def size(self) -> int:
-        return self.n_subgraphs + self.n_boundaries
+Tried: TypeAlias = dict[frozenset[tuple[str, str]], LintContext]  # what each remedy leads to
 
 
-Tried: TypeAlias = dict[frozenset[tuple[str, str]], Outcome]  # by remedy; the empty one is first
-
-
-def _try(context: LintContext, outcomes: Tried, remedy: Mapping[str, str]) -> Outcome | None:
-    """Return the outcome of a remedy, tried once; None if no trial is left."""
+def _try(context: LintContext, tried: Tried, remedy: Mapping[str, str]) -> LintContext | None:
+    """Return what a remedy leads to, tried once; None if no trial is left."""
     key = frozenset(remedy.items())
-    if key not in outcomes and len(outcomes) <= most_remedies(len(context.graph)):
-        outcomes[key] = _outcome(context, remedy)
-    return outcomes.get(key)
-
-
-def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
-    graph, top, affinity = context.graph, topology(context.graph), context.after(remedy)
-    if context.costs:
-        predictor = context.costs.predictor(affinity)
-        ids = predictor.evaluation.ids
-    else:
-        number = {device: n for n, device in enumerate(context.device_names)}
-        predictor = None
-        devices = np.array([number[affinity[op.name]] for op in graph])
-        _, ids = SubgraphCollector.of(graph).split(devices)
-    crossing = top.crossing(ids)
-    n_boundaries = len(np.unique(top.tensor[crossing]))
-    return Outcome(ids, len(top.compiled(ids, crossing)), n_boundaries, predictor)
+    if key not in tried and len(tried) < most_remedies(len(context.graph)):
+        tried[key] = context.after(remedy)
+    return tried.get(key)
 
 
 def find_problems(
@@ -107,43 +73,43 @@ def find_problems(
     ]
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
-    outcomes: Tried = {frozenset(): _outcome(context, {})}
     drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
-    findings = [finding for draft in drafts if (finding := _finding(context, outcomes, draft))]
+    tried: Tried = {}
+    findings = [finding for draft in drafts if (finding := _finding(context, tried, draft))]
     findings.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return with_causes(context, findings)
 
 
-def _finding(context: LintContext, outcomes: Tried, draft: Draft) -> Finding | None:
-    now = outcomes[frozenset()]
+def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
+    now = context.predictor
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
     result = Finding(draft.rule, draft.severity, names, draft.finding, "")
-    good, untried = list[tuple[float, dict[str, str], Outcome | None]](), False
+    good, untried = list[tuple[float, dict[str, str], LintContext | None]](), False
     for remedy in draft.options:
-        trial = _try(context, outcomes, remedy)
+        trial = _try(context, tried, remedy)
         if trial is None:
             untried = True
             if draft.gone is None and not context.costs:
                 good.append((0.0, remedy, None))
                 break
         elif draft.gone is None or draft.gone(trial.ids):
-            if now.predictor is not None and trial.predictor is not None:
-                saved = now.predictor.predicted_us - trial.predictor.predicted_us
+            if now is not None and trial.predictor is not None:
+                saved = now.predicted_us - trial.predictor.predicted_us
                 good.append((saved, remedy, trial))
-            elif draft.slack is None or trial.size <= now.size + draft.slack:
+            elif draft.slack is None or sum(trial.size) <= sum(context.size) + draft.slack:
                 good.append((0.0, remedy, trial))
                 break
-    saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, now))
+    saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, context))
     if draft.must_save and saved <= 0.0:
         return None
-    if context.costs:
-        both = now.predictor, trial.predictor if trial else None
-        margin_us = both[0].margin_us(both[1]) if both[0] and both[1] else 0.0
+    if now is not None:
+        after = trial.predictor if trial else None
+        margin_us = now.margin_us(after) if after else 0.0
         result = replace(result, cost_us=saved, margin_us=margin_us)
     if not remedy:
         meets = _meets_another(context, names)
         return replace(result, **_without_remedy(draft, untried, meets))
-    advice, severity = _advice(remedy, now, trial), draft.severity
+    advice, severity = _advice(remedy, context, trial), draft.severity
     if context.costs and saved > 0.0:
         sure = f" (± {result.margin_us:.1f})" if (result.margin_us or math.inf) < math.inf else ""
         advice += f" Predicted to save {saved:.1f} µs of the whole{sure}."
@@ -169,17 +135,15 @@ def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[st
     return {"advice": why, "severity": draft.severity if keep else INFO}
 
 
-def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> str:
+def _advice(remedy: Mapping[str, str], now: LintContext, after: LintContext | None) -> str:
     (device,) = set(remedy.values())
     changes = ", ".join(f"{shorten(name, 60)}: {device!r}" for name in remedy)
     move = f"Move {names_at_hand(remedy, 3)} to {device}"
     how = f"affinity.fix(ops={f'{{{changes}}}' if len(remedy) <= 3 else '…'})"
     if after is None:
         return f"{move}, {how}. The effect on the rest was not tried."
-    return (
-        f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
-        f"boundaries {now.n_boundaries} → {after.n_boundaries}."
-    )
+    subgraphs, boundaries = (f"{n} → {m}" for n, m in zip(now.size, after.size, strict=True))
+    return f"{move}, {how}: subgraphs {subgraphs}, boundaries {boundaries}."
 
 
 CHOICE = "a choice: a neighbour's device can run these ops"

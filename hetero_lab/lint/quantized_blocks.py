@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,43 +34,27 @@ _CARRIERS = frozenset(
 _SHIFTS = frozenset(["Subtract", "Multiply"])
 
 
-@dataclass(frozen=True)
-class Block:
-    """A convolution or matmul with quantised operands.
+def quantized_blocks(graph: OpGraph) -> dict[int, tuple[int, ...]]:
+    """Return the convolutions and matmuls that a device can run in int8, with what is above each.
 
-    ``quantizers`` are the FakeQuantize ops that its inputs come from, or where the inputs are
-    stored as int8 the ops that dequantise them; ``between`` are the ops on the way, ``origins``
-    the FakeQuantize ops before a dequantisation with the ops that convert to int8. All in
-    topological order.
+    These are the FakeQuantize ops that its inputs come from, or where the inputs are stored as int8
+    the ops that dequantise them, and the ops on the way, in topological order. All must share a
+    subgraph with the op.
     """
-
-    op: int
-    quantizers: tuple[int, ...]
-    between: tuple[int, ...]
-    origins: tuple[int, ...] = ()
-
-    @property
-    def above(self) -> tuple[int, ...]:
-        """All ops that must share a subgraph with the op."""
-        return tuple(sorted((*self.quantizers, *self.between)))
-
-
-def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
-    """Find the convolutions and matmuls that a device can run in int8."""
-    blocks: list[Block] = []
+    blocks: dict[int, tuple[int, ...]] = {}
     for op in graph:
         if op.type not in HEAVY or op.index in graph.constant_side:
             continue
-        found_in: tuple[set[int], set[int], set[int]] = (set(), set(), set())
+        above = set[int]()
         fed = [
             has_small_weights(graph, producer)
             if producer in graph.constant_side
-            else _trace(graph, producer, *found_in)
+            else _trace(graph, producer, above)
             for producer, _ in op.inputs[:2]
         ]
-        if found_in[0] and all(fed):
-            blocks.append(Block(op.index, *(tuple(sorted(part)) for part in found_in)))
-    return tuple(blocks)
+        if above and all(fed):
+            blocks[op.index] = tuple(sorted(above))
+    return blocks
 
 
 def has_small_weights(graph: OpGraph, index: int) -> bool:
@@ -87,25 +70,19 @@ def is_small(graph: OpGraph, index: int, port: int = 0) -> bool:
     return _SMALL.match(graph.ops[index].outputs[port].element_type) is not None
 
 
-def _trace(
-    graph: OpGraph, index: int, quantizers: set[int], between: set[int], origins: set[int]
-) -> bool:
-    """Collect the ops between a tensor and its quantisers; ``False`` if it is not quantised."""
+def _trace(graph: OpGraph, index: int, above: set[int]) -> bool:
+    """Collect what makes a tensor, up to its quantisers; ``False`` if it is not quantised."""
     queue, reached = [index], {index}
     while queue:
         op = graph.ops[queue.pop()]
-        if op.type == FAKE_QUANTIZE:
-            quantizers.add(op.index)
-            continue
-        chain = _dequantizing(graph, op.index)
+        chain = (op.index,) if op.type == FAKE_QUANTIZE else _dequantizing(graph, op.index)
         if chain:
-            quantizers.update(chain)
-            origins.update(_origin(graph, graph.ops[chain[-1]].inputs[0][0]))
+            above.update(chain)
             continue
         data = [p for p, _ in op.inputs if p not in graph.constant_side]
         if op.type not in _CARRIERS or not data:
             return False
-        between.add(op.index)
+        above.add(op.index)
         queue += [producer for producer in data if producer not in reached]
         reached.update(data)
     return True
@@ -126,12 +103,12 @@ def _dequantizing(graph: OpGraph, index: int) -> tuple[int, ...]:
         index = data[0]
 
 
-def _origin(graph: OpGraph, index: int) -> tuple[int, ...]:
-    """Return the FakeQuantize that made an int8 tensor, with the Convert after it."""
-    op = graph.ops[index]
-    if op.type == "Convert" and graph.ops[op.inputs[0][0]].type == FAKE_QUANTIZE:
-        return (op.inputs[0][0], index)
-    return ()
+def _origins(graph: OpGraph, above: Sequence[int]) -> list[int]:
+    """Return the FakeQuantize ops that made int8 tensors, and the Convert after each."""
+    ops = graph.ops
+    stored = (ops[i].inputs[0][0] for i in above if ops[i].type == "Convert")
+    pairs = ((ops[i].inputs[0][0], i) for i in stored if ops[i].type == "Convert")
+    return sorted({i for pair in pairs if ops[pair[0]].type == FAKE_QUANTIZE for i in pair})
 
 
 def cut_quantization(context: LintContext) -> Iterator[Draft]:
@@ -140,19 +117,18 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
     blocks = quantized_blocks(context.graph)
     quantizing = {home[op.index] for op in context.graph if op.type == FAKE_QUANTIZE}
     consumers: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    users = grouped((i, block.op) for block in blocks for i in (*block.origins, *block.above))
-    for block in blocks:
-        needed = block.above
+    with_origins = {op: (*_origins(context.graph, above), *above) for op, above in blocks.items()}
+    users = grouped((i, op) for op, nodes in with_origins.items() for i in nodes)
+    for op, above in blocks.items():
         # Without a FakeQuantize the runtime treats a subgraph as not quantised.
-        if home[block.op] not in quantizing:
-            needed = (*block.origins, *needed)
-        away = tuple(index for index in needed if home[index] != home[block.op])
+        needed = above if home[op] in quantizing else with_origins[op]
+        away = tuple(index for index in needed if home[index] != home[op])
         if away:
-            consumers.setdefault((away, home[block.op]), []).append(block.op)
+            consumers.setdefault((away, home[op]), []).append(op)
     if not consumers:
         return
     groups = {index: group for group in fusion_pairs(context.graph).values() for index in group}
-    pairs = [(i, block.op) for block in blocks for i in block.above if home[i] == home[block.op]]
+    pairs = [(i, op) for op, above in blocks.items() for i in above if home[i] == home[op]]
     whole_now = np.array(pairs, dtype=int).reshape(-1, 2)
     for (away, subgraph), ops in consumers.items():
         device = context.partition.subgraphs[subgraph].device

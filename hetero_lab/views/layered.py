@@ -96,16 +96,6 @@ class Wire:
     target_offset: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A part of a wire from one rank to the next: ``b`` should be at ``a`` plus ``shift``."""
-
-    a: int
-    b: int
-    shift: float
-    weight: float
-
-
 def assign_coordinates(
     breadth: Sequence[float],
     wires: Sequence[Wire],
@@ -129,11 +119,17 @@ def assign_coordinates(
     return replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle
 
 
-def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) -> list[Link]:
-    """Cut wires into their parts between ranks; one wire of many at a vertex weighs less."""
+def find_links(
+    layers: Layers, wires: Sequence[Wire], ignored: Collection[int]
+) -> dict[Wire, float]:
+    """Cut wires into links from one rank to the next, each with its weight.
+
+    Links end in the middle of their targets; all offsets are at the source. One wire of many at a
+    vertex weighs less.
+    """
     leaving = Counter((wire.source, wire.source_offset) for wire in wires)
     entering = Counter((wire.target, wire.target_offset) for wire in wires)
-    links: dict[tuple[int, int, float], float] = {}
+    links: dict[Wire, float] = {}
     for wire in wires:
         for a, b in pairwise(layers.chain(wire.source, wire.target)):
             if a in ignored or b in ignored:
@@ -144,9 +140,9 @@ def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) 
             alone = (a != wire.source or leaving[a, wire.source_offset] == 1) and (
                 b != wire.target or entering[b, wire.target_offset] == 1
             )
-            key = (a, b, shift)
-            links[key] = max(links.get(key, 0.0), _LINE if alone else _BRANCH)
-    return [Link(a, b, shift, weight) for (a, b, shift), weight in links.items()]
+            link = Wire(a, b, shift)
+            links[link] = max(links.get(link, 0.0), _LINE if alone else _BRANCH)
+    return links
 
 
 class _CoordinateAssignment:
@@ -154,7 +150,7 @@ class _CoordinateAssignment:
         self,
         layers: Layers,
         breadth: Sequence[float],
-        links: Sequence[Link],
+        links: Mapping[Wire, float],
         gap: float,
         lane: float,
     ):
@@ -162,8 +158,8 @@ class _CoordinateAssignment:
         self.size = [*breadth, *[lane] * (layers.n_ids - self.n)]
         self.ranks = [list(rank) for rank in layers.ranks]
         self.middle = [0.0] * layers.n_ids
-        self.before = grouped((link.b, link) for link in links)
-        self.after = grouped((link.a, link) for link in links)
+        self.before = grouped((link.target, (link, weight)) for link, weight in links.items())
+        self.after = grouped((link.source, (link, weight)) for link, weight in links.items())
 
     def pack(self) -> None:
         """Put the vertices of each rank side by side."""
@@ -190,7 +186,10 @@ class _CoordinateAssignment:
             if sweep:
                 self.sweep(forward=sweep % 2 == 1, sort=True)
             # How far all wires run across the flow.
-            length = sum(abs(self.middle[k.a] + k.shift - self.middle[k.b]) for k in self.links)
+            length = sum(
+                abs(self.middle[k.source] + k.source_offset - self.middle[k.target])
+                for k in self.links
+            )
             if length < best[0] - 1e-6:
                 best = (length, [list(rank) for rank in self.ranks])
         self.ranks = best[1]
@@ -203,8 +202,8 @@ class _CoordinateAssignment:
             for vertex in rank:
                 before = self.before.get(vertex, ()) if forward or both else ()
                 after = self.after.get(vertex, ()) if both or not forward else ()
-                near = [(self.middle[link.a] + link.shift, link.weight) for link in before]
-                near += [(self.middle[link.b] - link.shift, link.weight) for link in after]
+                near = [(self.middle[k.source] + k.source_offset, pull) for k, pull in before]
+                near += [(self.middle[k.target] - k.source_offset, pull) for k, pull in after]
                 if near:
                     weight[vertex] = sum(pull for _, pull in near)
                     goals[vertex] = sum(level * pull for level, pull in near) / weight[vertex]
@@ -221,12 +220,12 @@ class _CoordinateAssignment:
     def straighten(self) -> None:
         """Let each line without branches bend as rarely as its room allows."""
         place = {v: (rank, k) for rank in self.ranks for k, v in enumerate(rank)}
-        following = {link.a: link for link in self.links if link.weight == _LINE}
-        inside = {link.b for link in following.values()}
+        following = {k.source: k for k, weight in self.links.items() if weight == _LINE}
+        inside = {link.target for link in following.values()}
         for start in sorted(following.keys() - inside):
             line = [(start, 0.0)]  # vertices, and their levels on a straight line
             while link := following.get(line[-1][0]):
-                line.append((link.b, line[-1][1] + link.shift))
+                line.append((link.target, line[-1][1] + link.source_offset))
             while line:
                 low, high, run = float("-inf"), float("inf"), []
                 for vertex, level in line:

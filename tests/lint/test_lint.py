@@ -360,15 +360,12 @@ def cuts(graph: OpGraph, away: set[str], costs: CostModel | None = None):
 
 def test_a_block_is_the_op_with_its_quantiser_and_what_is_between_if_weights_are_small():
     graph = quantised_chain(1)
-    (block,) = quantized_blocks(graph)
-    assert [graph.ops[i].name for i in (*block.quantizers, *block.between, block.op)] == [
-        "quantise0", "pool0", "conv0",
-    ]  # fmt: skip
-    assert block.origins == ()
+    ((op, above),) = quantized_blocks(graph).items()
+    assert [graph.ops[i].name for i in (*above, op)] == ["quantise0", "pool0", "conv0"]
     maker = GraphMaker()
     quantised = maker.add("FakeQuantize", [maker.add("Parameter")], name="quantise")
     maker.add("Convolution", [quantised, maker.add("Constant")], name="conv")
-    assert quantized_blocks(maker.graph()) == ()
+    assert quantized_blocks(maker.graph()) == {}
     assert cuts(maker.graph(), {"quantise"}) == []
 
 

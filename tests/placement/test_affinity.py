@@ -387,8 +387,8 @@ def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, cor
     # A quantiser with users on both devices can be with one of them only.
     blocks = quantized_blocks(graph)
     assert len(blocks) == 3
-    for block in blocks:
-        for index in block.quantizers:
+    for above in blocks.values():
+        for index in above:
             users = {carried[graph.ops[use.index].name] for use in graph.consumers[index]}
             assert carried[graph.ops[index].name] in users
 

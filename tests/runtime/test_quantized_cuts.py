@@ -159,8 +159,8 @@ def test_a_matmul_of_two_activations(core):
         for name, source in (("a", x), ("b", y))
     ]
     model = hl.load(ov.Model([op.result(op.matmul(*sides, False, True, name="m"))], [x, y], "both"))
-    (block,) = quantized_blocks(prepare(model).graph)
-    assert len(block.quantizers) == 2
+    (quantizers,) = quantized_blocks(prepare(model).graph).values()
+    assert len(quantizers) == 2
     inputs = [np.ones((1, 4, 64, 64), np.float32)] * 2
     compiled = core.compile_model(model, "CPU", COUNTED)
     assert heavy(int8_kernels(compiled, inputs)) == 1
@@ -173,7 +173,7 @@ def test_a_matmul_of_two_activations(core):
 
 def test_a_model_in_f32_has_none(core):
     model = hl.load("digits_inception")
-    assert quantized_blocks(prepare(model).graph) == ()
+    assert quantized_blocks(prepare(model).graph) == {}
 
 
 @pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=1))
@@ -187,7 +187,7 @@ def test_random_placements_lose_what_lint_says(seed, core):
     blocks = sorted(rng.sample(range(len(cpu.ops)), 2))
     away = [name for name in cpu.ops[blocks[0] : blocks[1]] if rng.random() < 0.97]
     affinity = cpu.fix(ops=dict.fromkeys(away, "ACC"), core=core)
-    users = {block.op for block in quantized_blocks(graph)}
+    users = quantized_blocks(graph).keys()
     named_ops = {
         name
         for finding in findings(model, affinity, core)
