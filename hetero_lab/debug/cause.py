@@ -321,15 +321,13 @@ class CauseSearch:
     def _blame_worst(self, wrong: Wrong, evidence: Evidence) -> None:
         """Take the worst set of wrong ops for the cause, with its own symptom if it differs."""
         worst = max(wrong.sets, key=lambda each: (each.minimal, each.damage))
-        symptom = evidence.symptom if worst.refusal else None
         if evidence.symptom.has_outputs:
             is_nan = evidence.symptom is Symptom.NAN and not math.isfinite(worst.error)
-            symptom = Symptom.NAN if is_nan else None
-        reproducer = wrong.reproducer(worst, symptom)
-        if evidence.symptom.has_outputs:
-            sentence = f"{reproducer.told} In the whole model: {evidence.told}"
-            reproducer = replace(reproducer, told=sentence)
-        self.reproducer = reproducer
+            reproducer = wrong.reproducer(worst, Symptom.NAN if is_nan else None)
+            told = f"{reproducer.told} In the whole model: {evidence.told}"
+            self.reproducer = replace(reproducer, told=told)
+        else:
+            self.reproducer = wrong.reproducer(worst, evidence.symptom if worst.refusal else None)
         self.device, self.ops, self.is_minimal = worst.device, worst.ops, worst.minimal
 
     def _at_step(self, evidence: Evidence) -> tuple[BoundPlacement, Sequence[np.ndarray]] | None:

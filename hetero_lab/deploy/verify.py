@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
@@ -37,7 +38,6 @@ from hetero_lab.deploy.verification import (
     UNKNOWN,
     WIDE,
     Across,
-    Checked,
     ContractPart,
     Verification,
     latency_status,
@@ -198,11 +198,19 @@ def verify(
     verifications: list[Verification] = []
     total = len(directories) * len(versions)
     with Progress("verification", show=progress, total=total, unit="runs") as bar:
-        proof = _Proof(tolerance, turns, budget_s, labelled, max_drop, bar)
+        verify_model = partial(
+            _verify_model,
+            tolerance=tolerance,
+            turns=turns,
+            budget_s=budget_s,
+            data=labelled,
+            max_drop=max_drop,
+            bar=bar,
+        )
         for path in directories:
             for release in versions:
                 try:
-                    result = proof.of(path, release)
+                    result = _verify(path, release, verify_model)
                 except Exception as error:  # of several, each costs itself only
                     of_release = isinstance(error, MeasurementError | OutputPathError)
                     if not is_across or (len(directories) == 1 and not of_release):
@@ -215,70 +223,64 @@ def verify(
     return Across(tuple(verifications)) if is_across else verifications[0]
 
 
-@dataclass(frozen=True)
-class _Proof:
-    """How directories are verified."""
+def _verify(
+    directory: AnyPath, release: str, verify_model: Callable[[AnyPath, str], Verification]
+) -> Verification:
+    """Verify the deployment of a model, or of a machine: its models one after another."""
+    place = Path(directory)
+    if not (place / machine_file.FILE).is_file() or (place / FILE_NAME).is_file():
+        return verify_model(directory, release)
+    check_directory(directory)
+    with reading(directory, "machine"):
+        machine = machine_file.read_machine(directory)
+    names = {*machine["models"], *machine_file.MACHINE_FILES}
+    check_files(directory, names, machine_file.FILE)
+    same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
+    program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
+    models = {name: verify_model(place / name, release) for name in machine["models"]}
+    return of_machine(directory, program, models)
 
-    tolerance: float | None
-    turns: int
-    budget_s: float
-    data: ReadData | None
-    max_drop: float
-    bar: Progress
 
-    def of(self, directory: AnyPath, release: str) -> Verification:
-        """Verify the deployment of a model, or of a machine: its models one after another."""
-        place = Path(directory)
-        if not (place / machine_file.FILE).is_file() or (place / FILE_NAME).is_file():
-            return self._of_model(directory, release)
-        check_directory(directory)
-        with reading(directory, "machine"):
-            machine = machine_file.read_machine(directory)
-        names = {*machine["models"], *machine_file.MACHINE_FILES}
-        check_files(directory, names, machine_file.FILE)
-        same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
-        program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
-        models = {name: self._of_model(place / name, release) for name in machine["models"]}
-        return of_machine(directory, program, models)
-
-    def _of_model(self, directory: AnyPath, release: str) -> Verification:
-        contract = read_contract(directory)
-        names = {*contract.files, FILE_NAME}
-        check_files(directory, names, "contract", ", or freeze the placement again")
-        frozen = read_stored(directory)
-        self.bar.note(f"install {release}" if release else "")
-        with interpreter(release) as python:
-            runs, latency = self._runs(directory, contract, release, python)
-        verification = verification_of(directory, contract, frozen, runs, latency, release)
-        if not release and (self.data is not None or contract.accuracy is not None):
-            self.bar.note("count the right answers")
-            accuracy = _accuracy(directory, contract, frozen, self.data, self.max_drop)
-            verification = replace(verification, parts=(*verification.parts, accuracy))
-        return verification
-
-    def _runs(
-        self, directory: AnyPath, contract: Contract, release: str, python: str
-    ) -> tuple[list[ObservedRun], Checked]:
-        """Run a directory once, and again while its latency is an alarm."""
-        then, until_s = contract.latency, now() + self.budget_s
-        reference = None
-        self.bar.note(f"run {release or shorten(os.fspath(directory))}")
+def _verify_model(
+    directory: AnyPath,
+    release: str,
+    *,
+    tolerance: float | None,
+    turns: int,
+    budget_s: float,
+    data: ReadData | None,
+    max_drop: float,
+    bar: Progress,
+) -> Verification:
+    """Run a directory once, and again while its latency is an alarm; count its right answers."""
+    contract = read_contract(directory)
+    names = {*contract.files, FILE_NAME}
+    check_files(directory, names, "contract", ", or freeze the placement again")
+    frozen, then = read_stored(directory), contract.latency
+    runs: list[ObservedRun] = []
+    reference = None
+    bar.note(f"install {release}" if release else "")
+    with interpreter(release) as python:
+        until_s = now() + budget_s
+        bar.note(f"run {release or shorten(os.fspath(directory))}")
         if isinstance(then, LatencyPromise):
             reference = then.reference_device, then.reference_properties
-            wait_until_quiet(min(QUIET_S, _QUIET_SHARE * self.budget_s))
-        runs: list[ObservedRun] = []
-
-        def look() -> Checked:
-            runs.append(observe(directory, reference=reference, python=python, turns=self.turns))
-            return latency_status(then, runs, self.tolerance, other_hardware(contract, runs[0]))
-
-        status, why = look()
-        if status == ALARM:
-            self.bar.note("measure the latency again")
-            time.sleep(PAUSE_S)
-        while status == ALARM and now() < until_s:
-            status, why = look()
-        return runs, (UNDECIDED if status == ALARM else status, why)
+            wait_until_quiet(min(QUIET_S, _QUIET_SHARE * budget_s))
+        status, why = ALARM, ""
+        while status == ALARM and (not runs or now() < until_s):
+            runs.append(observe(directory, reference=reference, python=python, turns=turns))
+            hardware = other_hardware(contract, runs[0])
+            status, why = latency_status(then, runs, tolerance, hardware)
+            if status == ALARM and len(runs) == 1:
+                bar.note("measure the latency again")
+                time.sleep(PAUSE_S)
+    latency = UNDECIDED if status == ALARM else status, why
+    verification = verification_of(directory, contract, frozen, runs, latency, release)
+    if not release and (data is not None or contract.accuracy is not None):
+        bar.note("count the right answers")
+        accuracy = _accuracy(directory, contract, frozen, data, max_drop)
+        verification = replace(verification, parts=(*verification.parts, accuracy))
+    return verification
 
 
 def _accuracy(

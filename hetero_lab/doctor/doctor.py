@@ -171,7 +171,6 @@ class Machine:
         return self.root / path.lstrip("/")
 
     def may_open(self, path: str, how: int = os.R_OK) -> bool:
-        """Whether this process may open a file or a directory."""
         return self.access(self._there(path), how)
 
     def text(self, path: str) -> str:
@@ -224,7 +223,6 @@ class Machine:
         return f"cannot be read: {library}" if is_closed else ""
 
     def is_container(self) -> bool:
-        """Whether this is the inside of a container."""
         groups = self.text("/proc/1/cgroup")
         is_marked = self.paths("/.dockerenv", "/run/.containerenv")
         return bool(is_marked or re.search("docker|kubepods|containerd|lxc", groups))
