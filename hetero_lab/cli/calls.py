@@ -221,7 +221,6 @@ def _devices(args: Namespace) -> tuple[str, ...]:
 
 
 def _properties_of(args: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device."""
     from hetero_lab.devices.properties import merged_properties
 
     properties = values.properties(args.property)
