@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.arguments import check_whole
 from hetero_lab.cli import options, values
-from hetero_lab.cli.texts import MEASURED, Planned
+from hetero_lab.cli.texts import MEASURED
 from hetero_lab.errors import (
     ArgumentError,
-    DeviceError,
     HeteroLabWarning,
     ModelError,
     OutputPathError,
@@ -112,16 +111,10 @@ def _cache_file(command: str, args: Namespace) -> str | None:
     return None
 
 
-def plan(args: Namespace) -> Planned:
-    """Measure or read the costs, plan, look for awkward topologies."""
-    costs, source = _costs(args)
-    result = call(args, "plan", costs=costs, budget_s=args.time_limit)
-    try:
-        findings, unchecked = hl.lint(prepared(args), result.affinity, costs), ""
-    except DeviceError as error:  # planned for devices of another machine
-        findings, unchecked = None, str(error)
-    files = (args.costs if source == MEASURED else None, args.affinity_out, args.html)
-    return Planned(result, costs, source, findings, unchecked, tuple(f for f in files if f))
+def plan(args: Namespace) -> hl.types.Plan:
+    """Measure or read the costs, and plan by them."""
+    args.known_costs, args.source = _costs(args)
+    return call(args, "plan", costs=args.known_costs, budget_s=args.time_limit)
 
 
 def advise(args: Namespace) -> Any:
@@ -228,7 +221,6 @@ def _devices(args: Namespace) -> tuple[str, ...]:
 
 
 def _properties_of(args: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device."""
     from hetero_lab.devices.properties import merged_properties
 
     properties = values.properties(args.property)
@@ -408,7 +400,7 @@ def check_targets(args: Namespace) -> None:
 
 def write(args: Namespace, result: Any, text: str = "") -> None:
     """Write the files that the options name; the page of a table begins with the printed text."""
-    is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
+    is_table = hasattr(result, "columns")
     settings = {name: value for name, value in vars(args).items() if value is not None}
     with contextlib.ExitStack() as every:  # so that one that fails costs itself only
         if "csv" in settings and is_table:
@@ -426,12 +418,12 @@ def write(args: Namespace, result: Any, text: str = "") -> None:
             if result.interrupted:
                 every.callback(warn, "Deploys what was best by then; Ctrl-C again stops.")
         if "affinity_out" in settings:
-            affinity = (result.plan if planned else result).affinity
+            affinity = result.affinity
             is_csv = args.affinity_out.lower().endswith(".csv")
             every.callback(affinity.to_csv if is_csv else affinity.to_json, args.affinity_out)
         if "html" in settings:
             notes = text.partition("\n\n")[0].splitlines() if is_table else ()
-            results = [result.plan, result.costs] if planned else result
+            results = [result, args.known_costs] if "known_costs" in args else result
             every.callback(_write_page, results, args.html, notes)
 
 

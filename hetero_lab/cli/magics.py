@@ -93,8 +93,8 @@ class HeteroMagics(Magics):
 
     def _result(self, args: Namespace, result: Any) -> Any:
         text = ""
-        if isinstance(result, texts.Planned):
-            text, result = "\n".join(texts.plan_lines(result)), result.plan
+        if isinstance(result, hl.types.Plan):
+            text = "\n".join(texts.plan_lines(args, result))
         if args.variable:
             self._namespace[args.variable] = result
         if not args.quiet:

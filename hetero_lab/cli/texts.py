@@ -9,12 +9,13 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.options import OPTIONS
+from hetero_lab.errors import DeviceError
 from hetero_lab.tables import SCHEMA_VERSION, records, text_table, time_text
 from hetero_lab.terminal import columns, command_line, count_of, first_of
 
@@ -36,23 +37,6 @@ _OF_MACHINE = (
 _WRITTEN = ("affinity_out", "csv", "deploy", "directory", "export", "html", "junit", "store")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A plan, its costs and findings, and the files that were written."""
-
-    plan: hl.types.Plan
-    costs: hl.CostModel
-    source: str
-    findings: pd.DataFrame | None
-    unchecked: str
-    written: tuple[str, ...]
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search for the plan."""
-        return self.plan.interrupted
-
-
 def as_json(name: str, exit_code: int, **content: Any) -> str:
     """Return what a command says as one JSON object, whose frame is the same for all commands."""
     frame = {
@@ -66,11 +50,10 @@ def as_json(name: str, exit_code: int, **content: Any) -> str:
 
 def content_of(args: Namespace, name: str, result: Any, text: str) -> dict[str, Any]:
     """Return a result as JSON holds it, with the commands to go on with and the files written."""
-    subject: Any = result.plan if isinstance(result, Planned) else result
-    if hasattr(subject, "columns"):
-        content = {"tables": {name: records(subject)}}
+    if hasattr(result, "columns"):
+        content = {"tables": {name: records(result)}}
     else:
-        content = subject.to_dict() if hasattr(subject, "to_dict") else {"verdict": text}
+        content = result.to_dict() if hasattr(result, "to_dict") else {"verdict": text}
     return {
         **content,
         "next": re.findall(r"^Next: +(.*)$", text, re.MULTILINE),
@@ -261,16 +244,16 @@ def lint_text(args: Namespace, findings: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def plan_text(args: Namespace, planned: Planned) -> str:
+def plan_text(args: Namespace, plan: hl.types.Plan) -> str:
     """Report the plan and how to measure it."""
     file = args.affinity_out
     next_ = [] if file is None else [again(args, "apply", file, lead="Next:  ")]
-    return "\n".join([*plan_lines(planned), *next_])
+    return "\n".join([*plan_lines(args, plan), *next_])
 
 
-def plan_lines(planned: Planned) -> Iterator[str]:
+def plan_lines(args: Namespace, plan: hl.types.Plan) -> Iterator[str]:
     """Report the plan, its costs, the baselines, the findings and the files."""
-    plan, costs = planned.plan, planned.costs
+    costs, is_measured = args.known_costs, args.source == MEASURED
     counts = ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in plan.affinity.counts().items())
     yield f"Plan:  {counts}; {count_of(plan.n_subgraphs, 'subgraph')}"
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
@@ -278,50 +261,51 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     if high < math.inf:
         yield f"       predicted (90 %): {time_text(low)} to {time_text(high)}"
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
-    yield f"Costs: {planned.source}"
+    yield f"Costs: {args.source}"
     yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
     if costs.validation_rows:
         n = count_of(len(costs.validation_rows), "placement")
         yield f"       off by {costs.mape:.1%} on average on {n} not fitted to"
     else:
         yield "       not validated: give more time with --budget"
-    yield _baselines(planned)
+    yield _baselines(plan, costs)
     alone = {baseline.label for baseline in plan.baselines}
     yield from (f"{d} alone cannot run every op." for d in costs.devices if d not in alone)
-    yield from _findings(planned)
+    yield from _findings(args, plan)
     spots = hl.hotspots(costs, placement=plan.affinity)
-    if planned.source == MEASURED:  # which warned of the notes of the costs
+    if is_measured:  # which warned of the notes of the costs
         spots = replace(spots, notes=tuple(n for n in spots.notes if n not in costs.notes))
     yield str(spots)
-    yield from (f"Written: {path}" for path in planned.written)
+    files = (args.costs if is_measured else None, args.affinity_out, args.html)
+    yield from (f"Written: {path}" for path in files if path)
 
 
-def _baselines(planned: Planned) -> str:
+def _baselines(plan: hl.types.Plan, costs: hl.CostModel) -> str:
     from hetero_lab.planning.planner import GREEDY
 
     rows = [["PLACEMENT", "PREDICTED TIME", "AGAINST THE PLAN"]]
-    us, hetero = planned.plan.predicted_us, f"HETERO:{','.join(planned.costs.devices)}"
-    for row in planned.plan.to_frame().to_dict("records"):
+    us, hetero = plan.predicted_us, f"HETERO:{','.join(costs.devices)}"
+    for row in plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
-            same = ", too close to be told apart" if row["label"] in planned.plan.undecided else ""
+            same = ", too close to be told apart" if row["label"] in plan.undecided else ""
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
         name = hetero if row["label"] == GREEDY else row["label"]
         rows.append([name, time_text(row["predicted_us"]), ratio])
     return columns(rows)
 
 
-def _findings(planned: Planned) -> Iterator[str]:
+def _findings(args: Namespace, plan: hl.types.Plan) -> Iterator[str]:
     from hetero_lab.lint.findings import summary_lines
 
-    if planned.findings is None:
-        yield f"Lint:  not checked. {planned.unchecked}"
-    elif not len(planned.findings):
-        yield "Lint:  nothing found"
-    else:
-        first, *rest = summary_lines(planned.findings, 2)
-        yield f"Lint:  {first}"
-        yield from (f"       {line}" for line in rest)
+    try:
+        findings = hl.lint(args.prepared, plan.affinity, args.known_costs)
+    except DeviceError as error:  # planned for devices of another machine
+        yield f"Lint:  not checked. {error}"
+        return
+    first, *rest = summary_lines(findings, 2) if len(findings) else ["nothing found"]
+    yield f"Lint:  {first}"
+    yield from (f"       {line}" for line in rest)
 
 
 def unused(name: str) -> str:

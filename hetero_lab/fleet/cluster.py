@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 from distributed import CancelledError, Client, Event, Future, KilledWorker, get_worker
@@ -62,6 +62,8 @@ _ATTEMPTS = 3  # at a group whose task raises an error
 _PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again
 _LOOK_S = 0.3  # between two looks at what has ended, and at which workers there are
 _VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
+# Trials that are measured together, beside the first, at one of some addresses.
+Group: TypeAlias = tuple[Sequence[Trial], Sequence[str]]
 
 
 def cluster_of(client: Any, *, isolate: bool) -> Callable[..., None]:
@@ -86,13 +88,6 @@ def cluster_of(client: Any, *, isolate: bool) -> Callable[..., None]:
     return measure
 
 
-class Group(NamedTuple):
-    """Trials that are measured together, beside the first, at one of some addresses."""
-
-    trials: Sequence[Trial]
-    addresses: Sequence[str]
-
-
 def divide(
     trials: Iterable[Trial], hosts: Mapping[str, Environment], reference: Trial, size: int
 ) -> list[Group]:
@@ -112,7 +107,7 @@ def divide(
         most = min(size - 1, math.ceil(len(several) / len(able)))
         for start in range(0, len(several), most):
             part = several[start : start + most]
-            groups.append(Group([*first, *(t for t in part if t not in first)], able))
+            groups.append(([*first, *(t for t in part if t not in first)], able))
     return groups
 
 
@@ -193,7 +188,7 @@ class FleetRun:
             time.sleep(_LOOK_S)
             self.control.check()
             for future in [future for future in self._running if future.done()]:
-                self._take(future, self._running.pop(future))
+                self._take(future, *self._running.pop(future))
             self._look()
 
     def close(self) -> None:
@@ -281,18 +276,18 @@ class FleetRun:
         trials = [trial for trial in trials if trial is not reference] or trials
         groups = divide(trials, hosts, reference, self.workers.group)
         load: Counter[str] = Counter()  # how many groups a host will probably measure
-        for group in groups:
-            load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
-        for position, group in enumerate(groups):
+        for _, addresses in groups:
+            load.update(dict.fromkeys(addresses, 1 / len(addresses)))
+        for position, (several, addresses) in enumerate(groups):
             # Nine ninths add up to a little more than one.
-            n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
+            n_in_turn = math.ceil(max(load[at] for at in addresses) - 1e-9)
             future = self._measure(
-                tuple(group.trials),
+                tuple(several),
                 budget_s=self.watch.budget_s and max(0.1, self.watch.left_s / n_in_turn),
-                workers=group.addresses,
+                workers=addresses,
                 priority=-position,  # Dask takes equal ones that come at once in any order
             )
-            self._running[future] = group
+            self._running[future] = several, addresses
 
     def _look(self) -> None:
         """Give up groups whose workers do not come back; begin no more when the time is over."""
@@ -300,22 +295,22 @@ class FleetRun:
             self._seen.update(dict.fromkeys(map(get_address_host, self._workers()), now()))
             if self.watch.is_over:
                 self._over.set()
-        for future, group in list(self._running.items()):
-            if all(now() - self._seen[at] > _PATIENCE_S for at in group.addresses):
+        for future, (trials, addresses) in list(self._running.items()):
+            if all(now() - self._seen[at] > _PATIENCE_S for at in addresses):
                 future.cancel()
                 del self._running[future]
-                self._fail(*group, "no worker for it", "no worker is left")
+                self._fail(trials, addresses, "no worker for it", "no worker is left")
 
-    def _take(self, future: Future, group: Group) -> None:
+    def _take(self, future: Future, trials: Sequence[Trial], addresses: Sequence[str]) -> None:
         """Record what a group measured."""
         try:
             records: list[AnyRecord] = future.result(timeout=_PATIENCE_S)
         except TimeoutError:  # lost just now: Dask measures it again
-            self._running[future] = group
+            self._running[future] = trials, addresses
             return
         except CancelledError:
             why = f"{self._where} is gone."
-            self._fail(*group, "the scheduler is gone", why)
+            self._fail(trials, addresses, "the scheduler is gone", why)
             warn(
                 f"{why} The turns that were measured are kept; with a store= the same call goes on "
                 "from there when it is back."
@@ -323,7 +318,8 @@ class FleetRun:
             return
         except Exception as error:
             times = error.allowed_failures + 1 if isinstance(error, KilledWorker) else _ATTEMPTS
-            self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            self._fail(trials, addresses, f"lost {times} times", why)
             return
         first = self.ledger.next_group
         with deferred():  # all of a group, or its store would miss some
@@ -333,9 +329,9 @@ class FleetRun:
                 if isinstance(copy, Turn):
                     copy = msgspec.structs.replace(copy, group=first + copy.group)
                 self.ledger.append(copy)
-        labels = names_at_hand([trial.label for trial in group.trials], 4)
+        labels = names_at_hand([trial.label for trial in trials], 4)
         failed = [record for record in records if isinstance(record, Failed)]
-        if {trial.key for trial in group.trials} == {record.entry for record in failed}:
+        if {trial.key for trial in trials} == {record.entry for record in failed}:
             why = f"{failed[0].status}: {failed[0].detail}"
             warn(f"Every placement of a group failed: {labels}. The first: {why}")
         self._bar.step(f"measured {labels}")

@@ -139,7 +139,6 @@ def _layer_memory(
 def _measure_apart(
     session: Session, costs: CostModel, device: str, parts: dict[str, str]
 ) -> dict[str, tuple[int, int]]:
-    """Measure in a process of its own."""
     assert costs.scenario is not None
     request = partial(
         Bench.measure_memory,

@@ -223,14 +223,11 @@ class Bench:
         return annex("memory")(self.models[variant], parts, device, properties, scenario)
 
     def drive(
-        self, loads: tuple[Load, ...], starts_at: float, seconds: float, check: bool = False
+        self, loads: tuple[Load, ...], starts_at: float, seconds: float
     ) -> tuple[Driven, ...]:
-        """Drive compiled trials at the same time for some seconds, from a Unix time on.
-
-        ``check`` compares each output with that of the first inference.
-        """
+        """Drive compiled trials at the same time for some seconds, from a Unix time on."""
         runners = [self._compiled[load.key][0] for load in loads]
-        return annex("drive")(runners, loads, starts_at, seconds, check=check)
+        return annex("drive")(runners, loads, starts_at, seconds)
 
     def infer_file(
         self,

@@ -25,7 +25,7 @@ import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
 from hetero_lab.fleet import cluster as fleet_cluster
-from hetero_lab.fleet.cluster import Group, cluster_of, divide
+from hetero_lab.fleet.cluster import cluster_of, divide
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.worker_process import SetUp, Workers
@@ -128,8 +128,8 @@ def hosts():
 
 def divided(trials, hosts, reference, size=8):
     return [
-        ([t.key for t in group.trials], list(group.addresses))
-        for group in divide(trials, hosts, reference, size)
+        ([t.key for t in group], list(addresses))
+        for group, addresses in divide(trials, hosts, reference, size)
     ]
 
 
@@ -152,8 +152,8 @@ def test_groups_go_to_hosts_with_their_devices_and_the_reference(hosts):
 def test_groups_are_full_or_one_for_each_host(hosts, n, n_hosts, size, sizes):
     same = {str(i): hosts["a"] for i in range(n_hosts)}
     groups = divide([trial(f"t{i}", "CPU") for i in range(n)], same, trial("ref", "CPU"), size)
-    assert [len(group.trials) - 1 for group in groups] == sizes
-    assert all(group == Group(group.trials, tuple(same)) for group in groups)
+    assert [len(group) - 1 for group, _ in groups] == sizes
+    assert all(addresses == tuple(same) for _, addresses in groups)
 
 
 def test_arguments(model, placements):
