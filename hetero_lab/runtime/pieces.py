@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +13,7 @@ from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.partition import Partition
+from hetero_lab.processes import available_cores
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
@@ -137,9 +136,7 @@ def leave_cores(
         if _THREADS in core.get_property(device, "SUPPORTED_PROPERTIES")
     ]
     properties = dict(by_device)
-    n_cores = os.cpu_count() or 1
-    if sys.platform == "linux":
-        n_cores = len(os.sched_getaffinity(0))
+    n_cores = available_cores()
     if len(on_cores) == len(by_device) or n_cores < _FEW_CORES:
         return properties
     for device in on_cores:
