@@ -315,6 +315,12 @@ class ForkServer:
         return ANSWER.unpack(answer)[0]
 
 
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    cores = getattr(os, "sched_getaffinity", None)
+    return len(cores(0)) if cores else os.cpu_count() or 1
+
+
 FORK_SERVER = ForkServer()
 atexit.register(FORK_SERVER.close)
 

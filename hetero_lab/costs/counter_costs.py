@@ -347,7 +347,7 @@ class Example:
         maker = graph.op(op)
         tensor = maker.outputs[port]
         before = {graph.ops[i].type for i, _ in maker.inputs} - {CONSTANT}
-        after = {graph.ops[use.index].type for use in graph.consumers[maker.index]}
+        after = {graph.ops[user].type for user in graph.consumers[maker.index]}
         role = (tuple(sorted(before)), (maker.type,), tuple(sorted(after)))
         return cls(role, tensor.shape, tensor.n_bytes or 0, us)
 

@@ -11,9 +11,9 @@ from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import DeviceError, HeteroLabError, shorten
 from hetero_lab.machine.demand import Demand
 from hetero_lab.measure.trial_grid import trial_of
-from hetero_lab.measure.worker_process import available_cores
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.processes import available_cores
 from hetero_lab.results.records import Trial
 from hetero_lab.runtime.executors import check_placed
 from hetero_lab.terminal import count_of

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from hetero_lab.arguments import check_positive, check_whole
 from hetero_lab.intervals import Noise, known_within
@@ -69,16 +69,6 @@ class RunOptions:
         )
 
 
-class Durations(NamedTuple):
-    """How long a placement takes, as far as it is known.
-
-    ``ready_s`` reaches from the start of its worker to the end of its first inference.
-    """
-
-    ready_s: float
-    inference_s: float
-
-
 @dataclass(frozen=True)
 class TurnPlan:
     """How many placements besides the reference are measured, with how many turns.
@@ -100,32 +90,33 @@ class TurnPlan:
         """Return how many groups the placements make; each has the reference besides."""
         return math.ceil(self.n_placements / max(1, group_size - 1))
 
-    def needs_s(self, durations: Durations, group_size: int) -> float:
-        """Return how long it takes, with the reference's turns in each group."""
+    def needs_s(self, ready_s: float, inference_s: float, group_size: int) -> float:
+        """Return how long it takes, with the reference's turns in each group.
+
+        ``ready_s`` reaches from the start of a worker to the end of its first inference.
+        """
         n_groups = max(1, self.n_groups(group_size))
-        each_s = self.turns * self.inferences * durations.inference_s
+        each_s = self.turns * self.inferences * inference_s
         if self.inferences == FULL:  # shortened turns are not warmed up for
-            each_s += min(WARM_UP_S, WARM_UP_INFERENCES * durations.inference_s)
-        return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
+            each_s += min(WARM_UP_S, WARM_UP_INFERENCES * inference_s)
+        return self.n_placements * ready_s + (self.n_placements + n_groups) * each_s
 
 
 LEAST = TurnPlan(0, 1, 1, 1)
 
 
 def affordable(
-    left_s: float, n_placements: int, durations: Durations, *, turns: int, group_size: int
+    left_s: float, n_placements: int, turns: int, needs_s: Callable[[TurnPlan], float]
 ) -> TurnPlan:
     """Return the plan with the most turns that covers about as many placements as any plan.
 
-    There are ``n_placements`` to measure besides the reference, each with up to ``turns`` turns, in
-    groups of ``group_size`` with the reference.
+    There are ``n_placements`` to measure besides the reference, each with up to ``turns`` turns.
+    ``needs_s`` returns how long a plan takes.
     """
     covered = []
     for plan in _from_full_to_sparse(turns):
         plans = [replace(plan, n_placements=n) for n in range(n_placements + 1)]
-        n_fitting = bisect.bisect_right(
-            plans, left_s, key=lambda plan: plan.needs_s(durations, group_size)
-        )
+        n_fitting = bisect.bisect_right(plans, left_s, key=needs_s)
         if n_fitting:
             covered.append(plans[n_fitting - 1])
     if not covered:

@@ -21,7 +21,6 @@ from hetero_lab.measure.stopping import (
     FULL,
     LEAST,
     WARM_UP_S,
-    Durations,
     Pair,
     RunOptions,
     TurnPlan,
@@ -154,18 +153,21 @@ class SweepSchedule:
         return math.inf if self.budget_s is None else self.budget_s - _END_S - self._elapsed_s
 
     @property
-    def _durations(self) -> Durations:
-        """How long a placement takes, estimated from earlier placements."""
-        inferences_s = list(self._inference_s.values())
+    def _each_ready_s(self) -> float:
+        """How long a placement takes to be ready, estimated from earlier ones."""
         together_s = self._together_s if self._n_at_once > 1 else 0.0
-        return Durations(
-            ready_s=self._start_s + (together_s or self._ready_s),
-            inference_s=float(np.mean(inferences_s)) if inferences_s else 0.0,
-        )
+        return self._start_s + (together_s or self._ready_s)
+
+    @property
+    def _each_inference_s(self) -> float:
+        inferences_s = list(self._inference_s.values())
+        return float(np.mean(inferences_s)) if inferences_s else 0.0
+
+    def _takes_s(self, plan: TurnPlan) -> float:
+        return plan.needs_s(self._each_ready_s, self._each_inference_s, self.group_size)
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
-        turns, group_size = self.options.target, self.group_size
-        fit = partial(affordable, durations=self._durations, turns=turns, group_size=group_size)
+        fit = partial(affordable, turns=self.options.target, needs_s=self._takes_s)
         plan = fit(self.left_s, n_pending)
         if is_first and n_pending and not plan.n_placements and self.left_s > 0.0:
             # Every call measures at least one placement, even if that compile overruns the budget.
@@ -178,15 +180,14 @@ class SweepSchedule:
         return inferences * times_s.get(key, times_s.get(self.reference, 0.0))
 
     def _plan_s(self, plan: TurnPlan) -> float:
-        return plan.needs_s(self._durations, self.group_size) if plan.n_placements else 0.0
+        return self._takes_s(plan) if plan.n_placements else 0.0
 
     def needs_s(self) -> float:
         """Return how long it would take to measure what is pending."""
         others = [key for key in self.pending() if key != self.reference]
         counted_s = 0.0
         if self.options.counters:
-            durations = self._durations
-            counted_s = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
+            counted_s = self._each_ready_s + _COUNTED_INFERENCES * self._each_inference_s
         return self._plan_s(TurnPlan(len(others), self.options.target)) + len(others) * counted_s
 
     # -- groups and rounds --------------------------------------------------------------------
@@ -327,7 +328,7 @@ class SweepSchedule:
             n = self._n_at_once
             some, waiting = waiting[:n], waiting[n:]
             runs_s = sum(self._turn_s(key, _COUNTED_INFERENCES) for key in some)
-            if len(some) * self._durations.ready_s + runs_s + reserve_s > self.left_s:
+            if len(some) * self._each_ready_s + runs_s + reserve_s > self.left_s:
                 return
             if len(some) > 1:  # one that fails here is compiled again where its counters are read
                 counted = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from hetero_lab.clock import now
 from hetero_lab.devices.core import EmulatedDevice
 from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
 from hetero_lab.placement.memory_limits import parse_bytes
-from hetero_lab.processes import launch
+from hetero_lab.processes import available_cores, launch
 from hetero_lab.tables import number
 
 WORKER = "hetero_lab.measure.worker_program"
@@ -135,12 +134,6 @@ class Workers:
     def memory_limit_bytes(self) -> int | None:
         """The memory limit in bytes, ``None`` for the default."""
         return None if self.memory_limit is None else int(parse_bytes(self.memory_limit))
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    cores = getattr(os, "sched_getaffinity", None)
-    return len(cores(0)) if cores else os.cpu_count() or 1
 
 
 def compiles_at_once() -> int:

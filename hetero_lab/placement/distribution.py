@@ -362,7 +362,7 @@ def _handed_on(graph: OpGraph, first: Sequence[int]) -> int:
         math.prod(graph.ops[index].outputs[0].shape or ())
         for index in first
         if any(
-            use.index not in inside and graph.ops[use.index].type not in NOT_OPS
-            for use in graph.consumers[index]
+            user not in inside and graph.ops[user].type not in NOT_OPS
+            for user in graph.consumers[index]
         )
     )

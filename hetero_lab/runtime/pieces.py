@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +13,7 @@ from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.partition import Partition
+from hetero_lab.processes import available_cores
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
@@ -137,9 +136,7 @@ def leave_cores(
         if _THREADS in core.get_property(device, "SUPPORTED_PROPERTIES")
     ]
     properties = dict(by_device)
-    n_cores = os.cpu_count() or 1
-    if sys.platform == "linux":
-        n_cores = len(os.sched_getaffinity(0))
+    n_cores = available_cores()
     if len(on_cores) == len(by_device) or n_cores < _FEW_CORES:
         return properties
     for device in on_cores:
@@ -159,13 +156,9 @@ def leave_cores(
 def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
     """Return the tensors of a set of ops that other ops read."""
     inside = {graph.index_of[name] for name in ops}
-    return tuple(
-        (graph.ops[index].name, port)
-        for index in sorted(inside)
-        for port in sorted(
-            {use.source_port for use in graph.consumers[index] if use.index not in inside}
-        )
-    )
+    users = {user for index in inside for user in graph.consumers[index]} - inside
+    sources = {source for user in users for source in graph.ops[user].inputs if source[0] in inside}
+    return tuple((graph.ops[index].name, port) for index, port in sorted(sources))
 
 
 def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:

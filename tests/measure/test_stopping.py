@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
-from hetero_lab.measure.stopping import FULL, Durations, TurnPlan, affordable
+from hetero_lab.measure.stopping import FULL, TurnPlan, affordable
 
-SLOW = Durations(ready_s=0.5, inference_s=0.1)
-FAST = Durations(ready_s=0.1, inference_s=1e-4)
+SLOW = partial(TurnPlan.needs_s, ready_s=0.5, inference_s=0.1, group_size=8)
+FAST = partial(TurnPlan.needs_s, ready_s=0.1, inference_s=1e-4, group_size=8)
 
 
-def plan(left_s, n, costs, turns=8):
-    return affordable(left_s, n, costs, turns=turns, group_size=8)
+def plan(left_s, n, needs_s, turns=8):
+    return affordable(left_s, n, turns, needs_s)
 
 
 def test_with_time_enough_every_placement_has_full_turns():
@@ -24,7 +25,7 @@ def test_with_time_enough_every_placement_has_full_turns():
 
 
 def test_fewer_turns_come_before_shorter_ones_and_those_before_fewer_placements():
-    needs = [TurnPlan(20, n).needs_s(SLOW, 8) for n in (8, 4, 2)]
+    needs = [SLOW(TurnPlan(20, n)) for n in (8, 4, 2)]
     assert plan(needs[1], 20, SLOW) == TurnPlan(20, 4)
     assert plan(needs[2], 20, SLOW) == TurnPlan(20, 2)
     shorter = plan(0.5 * needs[2], 20, SLOW)
@@ -40,14 +41,14 @@ def test_of_a_fast_model_turns_are_not_cut_since_that_would_gain_no_placement():
     assert 5 <= turn_plan.n_placements < 20
 
 
-@pytest.mark.parametrize("costs", [SLOW, FAST])
-def test_what_is_planned_fits_and_more_time_never_covers_much_less(costs):
+@pytest.mark.parametrize("needs_s", [SLOW, FAST])
+def test_what_is_planned_fits_and_more_time_never_covers_much_less(needs_s):
     covered = []
     for left_s, n in itertools.product([0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], [1, 2, 7, 20]):
-        turn_plan = plan(left_s, n, costs)
+        turn_plan = plan(left_s, n, needs_s)
         assert 0 <= turn_plan.n_placements <= n
         if turn_plan.n_placements:
-            assert turn_plan.needs_s(costs, 8) <= left_s
+            assert needs_s(turn_plan) <= left_s
         if n == 20:
             covered.append(turn_plan.n_placements)
     for before, after in itertools.pairwise(covered):
