@@ -156,6 +156,7 @@ class Crossing:
 class PlacementCost:
     """Cost of a placement, part by part."""
 
+    devices: np.ndarray  # the number of the device of each node
     ids: np.ndarray  # the subgraph of each node
     subgraphs: np.ndarray  # the number of compiled subgraphs on each device
     crossing: Crossing
@@ -259,6 +260,7 @@ class Objective:
             work += _sums(ids[nodes], prices[lost, devices[nodes]], n_ids)
         subgraphs = np.bincount(device_of_id[compiled], minlength=n_devices)
         return PlacementCost(
+            devices=devices,
             ids=ids,
             subgraphs=subgraphs,
             crossing=Crossing(tensor, producer, user, source, target, ns),
@@ -289,12 +291,12 @@ class Objective:
             has[more] = True
         return pays & (has | ~self._is_keeper)[producer]
 
-    def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
+    def memory_bytes(self, cost: PlacementCost) -> np.ndarray:
         """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
-        n_bytes = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+        n_bytes = self.memory.held_bytes(cost.devices, cost.ids, len(self.devices))
         for device, parts in self.measured_memory.items():
             number = self.devices.index(device)
-            here = set(np.unique(self.unit_of[devices == number]).tolist())
+            here = set(np.unique(self.unit_of[cost.devices == number]).tolist())
             present = [part for part in parts if not here.isdisjoint(part.units)]
             n_bytes[number, 0] = sum(part.weight_bytes for part in present)
             n_bytes[number, 1] = sum(part.state_bytes for part in present)
