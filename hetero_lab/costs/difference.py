@@ -398,24 +398,24 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
 
 def compare_placements(
     graph: OpGraph,
-    before: tuple[str, Affinity, Partition],
-    after: tuple[str, Affinity, Partition],
+    before: Side,
+    after: Side,
     costs: CostModel | None = None,
     *,
     measurement: Measurement | None = None,
     emulated: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Difference:
-    """Compare two placements, each a label, an affinity and a partition of ``graph``."""
-    for _, affinity, _ in (before, after):
-        affinity.check_model(graph)
+    """Compare two placements of ``graph``."""
+    for side in (before, after):
+        side.affinity.check_model(graph)
     predicted_ns, margin_us = None, math.inf
     if costs is not None:
         costs.check_graph(graph)
-        predicted_ns = _predicted_ns(costs, before[1], after[1])
-        margin_us = costs.predictor(before[1]).margin_us(costs.predictor(after[1]))
-    sides, bases = (Side(*before), Side(*after)), dict(emulated or {})
-    return Difference(graph, *sides, predicted_ns, margin_us, measurement, bases, notes)
+        predicted_ns = _predicted_ns(costs, before.affinity, after.affinity)
+        margin_us = costs.predictor(before.affinity).margin_us(costs.predictor(after.affinity))
+    bases = dict(emulated or {})
+    return Difference(graph, before, after, predicted_ns, margin_us, measurement, bases, notes)
 
 
 def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.DataFrame:

@@ -203,7 +203,7 @@ def _features(raw: CostModel, parts: Parts, observations: Sequence[Observation])
     """
     # With a second of spread memory, its cost is the share of it that is paid.
     objective = replace(raw, spread_us=1e6).objective
-    n = len(objective.devices)
+    n, top = len(objective.devices), objective.top
     runs = np.zeros((len(raw.graph), n), dtype=np.int64)
     for op, device in parts.runs:
         runs[raw.graph.index_of[op], objective.devices.index(device)] = 1
@@ -213,8 +213,8 @@ def _features(raw: CostModel, parts: Parts, observations: Sequence[Observation])
         cost = objective.evaluate(devices)
         nodes = np.bincount(devices, weights=runs[np.arange(len(devices)), devices], minlength=n)
         nodes = nodes + np.bincount(devices[objective.fused[cost.lost, 1]], minlength=n)
-        pair = cost.crossing.source * n + cost.crossing.target
-        n_bytes = objective.memory.n_bytes[cost.crossing.tensor]
+        pair = devices[top.source[cost.crossing]] * n + devices[top.target[cost.crossing]]
+        n_bytes = objective.memory.n_bytes[top.tensor[cost.crossing]]
         columns = [cost.busy_ns / 1000.0, nodes, cost.subgraphs]
         columns += [np.bincount(pair, weights=w, minlength=n * n) for w in (None, n_bytes)]
         rows.append(np.concatenate([*columns, [cost.spread_ns / 1e9, 1.0]]))
@@ -281,12 +281,13 @@ def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
     The prior is the known costs times the current speed of the machine. Counters are not needed.
     """
     objective, n = costs.objective, len(costs.devices)
-    rows = []
+    top, rows = objective.top, []
     for observation in observations:
         cost = objective.evaluate(objective.device_numbers(observation.affinity))
-        crossing, subgraph_ns = cost.crossing, cost.subgraphs * objective.subgraph_ns
-        wire = objective.wire_ns(crossing.tensor, crossing.source, crossing.target)
-        received = np.bincount(crossing.target, weights=wire, minlength=n)
+        edges, subgraph_ns = cost.crossing, cost.subgraphs * objective.subgraph_ns
+        source, target = cost.devices[top.source[edges]], cost.devices[top.target[edges]]
+        wire = objective.wire_ns(top.tensor[edges], source, target)
+        received = np.bincount(target, weights=wire, minlength=n)
         work = cost.busy_ns - subgraph_ns - received
         rows.append([*work, subgraph_ns.sum(), wire.sum(), cost.constant_ns, cost.spread_ns])
     table = np.array(rows, dtype=np.float64) / 1e3

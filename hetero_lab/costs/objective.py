@@ -141,24 +141,15 @@ class MeasuredBytes(CostRow, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Crossing:
-    """Tensors that enter another subgraph, one entry per tensor and receiving subgraph."""
-
-    tensor: np.ndarray
-    producer: np.ndarray
-    user: np.ndarray  # one of the receiving nodes
-    source: np.ndarray  # devices
-    target: np.ndarray
-    ns: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class PlacementCost:
     """Cost of a placement, part by part."""
 
+    devices: np.ndarray  # the number of the device of each node
     ids: np.ndarray  # the subgraph of each node
     subgraphs: np.ndarray  # the number of compiled subgraphs on each device
-    crossing: Crossing
+    crossing: np.ndarray  # edges of the topology, one for each tensor and receiving subgraph
+    crossing_ns: np.ndarray  # for each of them
+    received_ns: np.ndarray  # for each device, what enters it
     lost: np.ndarray  # numbers of the lost-fusion terms that are paid
     work_ns: np.ndarray  # for each subgraph
     busy_ns: np.ndarray  # for each device
@@ -173,10 +164,8 @@ class PlacementCost:
     @property
     def parts_us(self) -> np.ndarray:
         """The work of each device, without hand-overs, and all hand-overs, in µs."""
-        crossing_ns = np.bincount(
-            self.crossing.target, self.crossing.ns, minlength=len(self.busy_ns)
-        )
-        return np.append(self.busy_ns - crossing_ns, crossing_ns.sum()) / 1000.0
+        received_ns = self.received_ns
+        return np.append(self.busy_ns - received_ns, received_ns.sum()) / 1000.0
 
     def value_ns(self, objective: str) -> int:
         """Return latency, or the time between two requests."""
@@ -245,7 +234,7 @@ class Objective:
         device_of_id[ids] = devices
         wires = top.crossing(ids)
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
-        source, target = devices[producer], device_of_id[ids[user]]
+        source, target = devices[producer], devices[user]
         ns, leave = self.hand_over_ns(tensor, source, target)
         pays = self._pays_leaving(devices, ids, tensor, target)
         ns, leave = ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
@@ -259,9 +248,12 @@ class Objective:
             work += _sums(ids[nodes], prices[lost, devices[nodes]], n_ids)
         subgraphs = np.bincount(device_of_id[compiled], minlength=n_devices)
         return PlacementCost(
+            devices=devices,
             ids=ids,
             subgraphs=subgraphs,
-            crossing=Crossing(tensor, producer, user, source, target, ns),
+            crossing=wires,
+            crossing_ns=ns,
+            received_ns=_sums(target, ns, n_devices),
             lost=lost,
             work_ns=work,
             busy_ns=_sums(device_of_id, work, n_devices),
@@ -289,12 +281,12 @@ class Objective:
             has[more] = True
         return pays & (has | ~self._is_keeper)[producer]
 
-    def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
+    def memory_bytes(self, cost: PlacementCost) -> np.ndarray:
         """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
-        n_bytes = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+        n_bytes = self.memory.held_bytes(cost.devices, cost.ids, len(self.devices))
         for device, parts in self.measured_memory.items():
             number = self.devices.index(device)
-            here = set(np.unique(self.unit_of[devices == number]).tolist())
+            here = set(np.unique(self.unit_of[cost.devices == number]).tolist())
             present = [part for part in parts if not here.isdisjoint(part.units)]
             n_bytes[number, 0] = sum(part.weight_bytes for part in present)
             n_bytes[number, 1] = sum(part.state_bytes for part in present)

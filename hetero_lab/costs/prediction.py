@@ -249,16 +249,15 @@ def _subgraphs(objective: Objective, partition: Partition) -> Iterator[Predicted
 def _boundaries(
     objective: Objective, evaluation: PlacementCost, partition: Partition
 ) -> Iterator[PredictedShare]:
-    graph, first_tensor = objective.graph, objective.memory.first_tensor
-    crossing = evaluation.crossing
-    columns = [column.tolist() for column in vars(crossing).values()]
-    for tensor, producer, user, source, target, ns in zip(*columns, strict=True):
-        port = tensor - int(first_tensor[producer])
+    top, edges = objective.top, evaluation.crossing.tolist()
+    device = [objective.devices[number] for number in evaluation.devices]
+    for edge, ns in zip(edges, evaluation.crossing_ns.tolist(), strict=True):
+        producer, user = top.source[edge], top.target[edge]
         yield PredictedShare(
             BOUNDARIES,
-            graph.ops[producer].tensor_name(port),
-            objective.devices[source],
-            objective.devices[target],
+            objective.graph.ops[producer].tensor_name(top.source_port[edge]),
+            device[producer],
+            device[user],
             ns / 1000.0,
             numbers=(partition.home[producer], partition.home[user]),
         )

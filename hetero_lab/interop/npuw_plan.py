@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import structs
 
 from hetero_lab.arguments import checked
-from hetero_lab.costs.difference import Difference, compare_placements
+from hetero_lab.costs.difference import Difference, Side, compare_placements
 from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.properties import PRECISION_HINT
@@ -157,8 +157,9 @@ class NpuwPlan(Framed):
     @checked
     def difference(self, placement: PlacementLike) -> Difference:
         """Compare a placement under HETERO (before) with this plan (after)."""
-        other, plan = resolve(self.bound, placement), (self.label, self.affinity, self.partition)
-        before = other.label, other.affinity, partition_of(other)
+        other = resolve(self.bound, placement)
+        before = Side(other.label, other.affinity, partition_of(other))
+        plan = Side(self.label, self.affinity, self.partition)
         return compare_placements(self.bound.graph, before, plan)
 
     def lint(self) -> pd.DataFrame:

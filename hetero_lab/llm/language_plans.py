@@ -527,7 +527,7 @@ class _Phases:
     def memory(self, number: int) -> tuple[DeviceMemory, ...]:
         """Return what each device holds of a placement, with HETERO's partition of it."""
         costs, devices = self.step.costs, self.step.devices(number)
-        n_bytes = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
+        n_bytes = costs.objective.memory_bytes(costs.objective.evaluate(devices))
         return device_memory(costs.devices, n_bytes, self.step.blocks[number])
 
 

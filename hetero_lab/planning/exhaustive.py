@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hetero_lab.costs.objective import LATENCY
+from hetero_lab.costs.objective import LATENCY, PlacementCost
 from hetero_lab.placement.memory_limits import Pools
-from hetero_lab.planning.problem import Costing, Pairwise, Problem
+from hetero_lab.planning.problem import Pairwise, Problem
 
 _MOST_CHOICES = 600_000  # 12 units on three devices have 531,441
 _MOST_CELLS = 24_000_000  # choices × units, which lie in memory at once
@@ -35,7 +35,7 @@ def small_enough(pairwise: Pairwise) -> bool:
     return count <= _MOST_CHOICES and count * len(pairwise.units) <= _MOST_CELLS
 
 
-def best_of_all(problem: Problem) -> tuple[Costing | None, int, bool]:
+def best_of_all(problem: Problem) -> tuple[PlacementCost | None, int, bool]:
     """Predict choices of a small problem until one is proven to be the best, or time is over.
 
     Returns the best choice found (None if none is valid), a proven bound in ns on all of them, and
@@ -44,7 +44,7 @@ def best_of_all(problem: Problem) -> tuple[Costing | None, int, bool]:
     choices = _within(problem.pairwise, _all_choices(problem.pairwise), problem.pools)
     subgraphs = _subgraphs(problem.pairwise, choices)
     bounds = problem.pairwise.values_ns(choices, problem.objective, subgraphs)
-    return _least(problem, choices, bounds, lambda costing: costing.value_ns)
+    return _least(problem, choices, bounds, problem.value_ns)
 
 
 def least_fullest_bytes(problem: Problem) -> int | None:
@@ -61,13 +61,13 @@ def least_fullest_bytes(problem: Problem) -> int | None:
 
 
 def _least(
-    problem: Problem, choices: np.ndarray, bounds: np.ndarray, value: Callable[[Costing], int]
-) -> tuple[Costing | None, int, bool]:
+    problem: Problem, choices: np.ndarray, bounds: np.ndarray, value: Callable[[PlacementCost], int]
+) -> tuple[PlacementCost | None, int, bool]:
     """Return the valid choice of least value, a proven bound, and whether there was time.
 
     ``bounds`` are lower bounds of the values. Without a valid choice, the bound is 0.
     """
-    best: Costing | None = None
+    best: PlacementCost | None = None
     least = 0
     at = 0
     with problem.until:
@@ -76,10 +76,10 @@ def _least(
                 break
             if rank and problem.is_late:
                 return best, int(bounds[at]), False
-            costing = problem.place(choices[at])
-            cost = value(costing)
-            if (best is None or cost < least) and not problem.excess_bytes(costing):
-                best, least = costing, cost
+            placed = problem.place(choices[at])
+            cost = value(placed)
+            if (best is None or cost < least) and not problem.excess_bytes(placed):
+                best, least = placed, cost
     if not problem.until.interrupted:
         return best, least, True
     if best is None:

@@ -15,9 +15,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from hetero_lab.costs.objective import LATENCY
+from hetero_lab.costs.objective import LATENCY, PlacementCost
 from hetero_lab.model.opgraph import grouped
-from hetero_lab.planning.problem import Costing, Problem
+from hetero_lab.planning.problem import Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans
@@ -27,7 +27,9 @@ _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that p
 Move = tuple[list[int], int]  # units, and the device they go to
 
 
-def repair(problem: Problem, start: Costing, patience: int = _PATIENCE) -> Iterator[Costing]:
+def repair(
+    problem: Problem, start: PlacementCost, patience: int = _PATIENCE
+) -> Iterator[PlacementCost]:
     """Climb from a placement within limits to one that no single move improves; yield each step.
 
     ``patience`` is the number of moves without a pairwise gain to try.
@@ -50,7 +52,7 @@ def repair(problem: Problem, start: Costing, patience: int = _PATIENCE) -> Itera
         yield best
 
 
-def kick(problem: Problem, start: Costing) -> Iterator[Costing]:
+def kick(problem: Problem, start: PlacementCost) -> Iterator[PlacementCost]:
     """Move random patches and repair: iterated local search (Lourenço, Martin, Stützle 2003).
 
     Yields each placement that is better than those before.
@@ -68,15 +70,15 @@ def kick(problem: Problem, start: Costing) -> Iterator[Costing]:
         able = [unit for unit in patch if pairwise.allowed[unit, device]]
         moved = _after_moves(problem, best, [(able, device)])
         *_, moved = moved, *repair(problem, moved, patience=0)
-        if moved.value_ns < best.value_ns and not problem.excess_bytes(moved):
+        if problem.value_ns(moved) < problem.value_ns(best) and not problem.excess_bytes(moved):
             yield (best := moved)
 
 
-def squeeze(problem: Problem, start: Costing) -> Costing | None:
+def squeeze(problem: Problem, start: PlacementCost) -> PlacementCost | None:
     """Move units and pairs of them until limits are kept; None if no move helps or time is over."""
 
-    def excess(costing: Costing) -> int:
-        return sum(problem.excess_bytes(costing).values())
+    def excess(placed: PlacementCost) -> int:
+        return sum(problem.excess_bytes(placed).values())
 
     pairwise = problem.pairwise
     groups = [[unit] for unit in range(len(pairwise.units))]
@@ -91,31 +93,32 @@ def squeeze(problem: Problem, start: Costing) -> Costing | None:
         since += 1
         if since > len(moves) or problem.is_late:
             return None
-        if (best.choice[units] != device).any():
+        if (problem.choice(best)[units] != device).any():
             moved = _after_moves(problem, best, [(units, device)])
             if excess(moved) < over:
                 best, over, since = moved, excess(moved), 0
     return best if over == 0 else None
 
 
-def _after_moves(problem: Problem, costing: Costing, moves: Iterable[Move]) -> Costing:
-    choice = costing.choice.copy()
+def _after_moves(problem: Problem, placed: PlacementCost, moves: Iterable[Move]) -> PlacementCost:
+    choice = problem.choice(placed)
     for units, device in moves:
         choice[units] = device
     return problem.place(choice)
 
 
 def _if_better(
-    problem: Problem, start: Costing, best: Costing, moves: Iterable[Move]
-) -> Costing | None:
+    problem: Problem, start: PlacementCost, best: PlacementCost, moves: Iterable[Move]
+) -> PlacementCost | None:
     """Return the placement that moves make of ``start`` if it is valid and better than ``best``."""
     moved = _after_moves(problem, start, moves)
-    return moved if moved.value_ns < best.value_ns and not problem.excess_bytes(moved) else None
+    is_better = problem.value_ns(moved) < problem.value_ns(best)
+    return moved if is_better and not problem.excess_bytes(moved) else None
 
 
 def _with_others(
-    problem: Problem, start: Costing, better: Costing, ranked: Sequence[Move]
-) -> Costing:
+    problem: Problem, start: PlacementCost, better: PlacementCost, ranked: Sequence[Move]
+) -> PlacementCost:
     """Make other moves together with the first, twice as many as before while that is better.
 
     Moves of units that are no neighbours have gains that add up, so that a large graph needs few
@@ -138,22 +141,22 @@ def _with_others(
     return better
 
 
-def _moves(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[Move], int]]:
+def _moves(problem: Problem, placed: PlacementCost) -> Iterator[tuple[int, list[Move], int]]:
     """Yield (patience used up, moves, position): promising moves, then all small ones, by gain."""
     for effort, kind in enumerate((_promising, _all_small)):
-        ranked = sorted(kind(problem, costing), key=itemgetter(0))
+        ranked = sorted(kind(problem, placed), key=itemgetter(0))
         moves = [(units, device) for _, units, device in ranked]
         for at in range(len(moves)):
             yield effort, moves, at
 
 
-def _promising(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[int], int]]:
+def _promising(problem: Problem, placed: PlacementCost) -> Iterator[tuple[int, list[int], int]]:
     """Yield (optimistic difference, units, device) of promising moves to a neighbour's device."""
-    pairwise, choice = problem.pairwise, costing.choice
+    pairwise, choice = problem.pairwise, problem.choice(placed)
     objective = pairwise.objective
-    subgraph_ns, n = objective.subgraph_ns, costing.cost.n_subgraphs
+    subgraph_ns, n = objective.subgraph_ns, placed.n_subgraphs
     spread_ns = objective.spread_ns(np.arange(n + 1))
-    home = costing.cost.ids[pairwise.first_node].tolist()
+    home = placed.ids[pairwise.first_node].tolist()
     members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
     groups = list(members.values())
     groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
@@ -177,14 +180,14 @@ def _promising(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[i
                 yield change, units, device
 
 
-def _all_small(problem: Problem, costing: Costing) -> Iterator[tuple[int, list[int], int]]:
+def _all_small(problem: Problem, placed: PlacementCost) -> Iterator[tuple[int, list[int], int]]:
     """Yield every move of a unit, and of two neighbours together, that could be a gain.
 
     Each is (pairwise difference, units, device). A move that makes the pairwise part worse by more
     than the whole extra part cannot be one.
     """
-    pairwise, choice = problem.pairwise, costing.choice
-    extra = costing.value_ns - pairwise.value_ns(choice)
+    pairwise, choice = problem.pairwise, problem.choice(placed)
+    extra = problem.value_ns(placed) - pairwise.value_ns(choice)
     extra -= int(pairwise.objective.subgraph_ns.min())
     near = pairwise.neighbours
     groups = [[unit] for unit in range(len(near))]

@@ -6,13 +6,18 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.costs.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
+from hetero_lab.costs.objective import (
+    BALANCED,
+    LATENCY,
+    THROUGHPUT,
+    PlacementCost,
+    check_objective,
+)
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
@@ -26,7 +31,7 @@ from hetero_lab.placement.memory_limits import (
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import kick, repair, squeeze
 from hetero_lab.planning.pairwise_minimum import even_choice, milp, min_cut
-from hetero_lab.planning.problem import Costing, Pairwise, Problem, apply_pins, nothing_fits
+from hetero_lab.planning.problem import Pairwise, Problem, apply_pins, nothing_fits
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of
@@ -47,7 +52,6 @@ _TIGHTENINGS = 8  # of limits: each one solves the program again
 _MOST_STARTS = 6  # to repair: each has half of the time that is left, the last 1/64
 _SOLVER_SHARE = 0.75  # of the time that is left, for the integer program
 _EVEN_SHARE = 0.3  # of the time, for the most even placement
-_value_ns = attrgetter("value_ns")
 _UNEVEN = 1.05  # times the least that the fullest device can hold is even enough
 
 
@@ -214,15 +218,16 @@ def plan_graph(
         if not by_layers:  # one more start beside the others
             starts = starts[:1]
     best, bound_ns, method = _best(problem, starts, solver is not None, by_layers)
-    estimate = costs.uncertainty.interval(best.value_ns / 1000.0, best.cost.parts_us)
+    best_ns = problem.value_ns(best)
+    estimate = costs.uncertainty.interval(best_ns / 1000.0, best.parts_us)
     return Plan(
         affinity=costs.objective.affinity(best.devices),
         objective=objective,
-        predicted_us=best.value_ns / 1000.0,
-        lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
+        predicted_us=best_ns / 1000.0,
+        lower_bound_us=min(bound_ns, best_ns) / 1000.0,
         baselines=tuple(_baselines(replace(problem, pairwise=whole), best, costs.uncertainty)),
         method=method,
-        n_subgraphs=best.cost.n_subgraphs,
+        n_subgraphs=best.n_subgraphs,
         memory_bytes=dict(
             zip(costs.devices, problem.held_bytes(best).sum(axis=1).tolist(), strict=True)
         ),
@@ -264,7 +269,7 @@ def keeps_limits(
     allowed = apply_pins(Pairwise.build(objective), pin or {}).allowed
     decided = objective.unit_of >= 0
     pinned = allowed[objective.unit_of[decided], devices[decided]].all()
-    n_bytes = objective.memory_bytes(devices, objective.evaluate(devices))
+    n_bytes = objective.memory_bytes(objective.evaluate(devices))
     return bool(pinned) and not excess_bytes(n_bytes, pools)
 
 
@@ -280,19 +285,22 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
             yield device, np.full(len(pairwise.units), number)
 
 
-def _baselines(problem: Problem, plan: Costing, uncertainty: Uncertainty) -> Iterator[Baseline]:
+def _baselines(
+    problem: Problem, plan: PlacementCost, uncertainty: Uncertainty
+) -> Iterator[Baseline]:
     pairwise = problem.pairwise
     for label, choice in _simple_choices(pairwise):
-        costing = problem.place(choice)
-        affinity = pairwise.objective.affinity(costing.devices)
-        regret_us = (costing.value_ns - plan.value_ns) / 1000.0
-        margin_us = uncertainty.margin_us(costing.cost.parts_us, plan.cost.parts_us)
-        yield Baseline(label, costing.value_ns / 1000.0, regret_us, affinity, margin_us)
+        placed = problem.place(choice)
+        affinity = pairwise.objective.affinity(placed.devices)
+        value_ns = problem.value_ns(placed)
+        regret_us = (value_ns - problem.value_ns(plan)) / 1000.0
+        margin_us = uncertainty.margin_us(placed.parts_us, plan.parts_us)
+        yield Baseline(label, value_ns / 1000.0, regret_us, affinity, margin_us)
 
 
 def _best(
     problem: Problem, starts: Sequence[np.ndarray], only_milp: bool, by_layers: bool
-) -> tuple[Costing, int, str]:
+) -> tuple[PlacementCost, int, str]:
     """Return the best placement, a lower bound in ns and how it was found.
 
     ``starts`` are further choices for the large method to begin from; ``by_layers``: the units are
@@ -303,13 +311,13 @@ def _best(
     best, bound_ns, in_time = best_of_all(problem)
     if best is None and in_time:
         raise nothing_fits(problem.pairwise, problem.pools)
-    costings = [] if best is None else [best]
+    found = [] if best is None else [best]
     if not in_time:
         simple = [problem.place(choice) for _, choice in _simple_choices(problem.pairwise)]
-        costings += [one for one in simple if not problem.excess_bytes(one)]
-    if not costings:
+        found += [one for one in simple if not problem.excess_bytes(one)]
+    if not found:
         raise _no_placement(problem)
-    return min(costings, key=_value_ns), bound_ns, "all choices, by branch and bound"
+    return min(found, key=problem.value_ns), bound_ns, "all choices, by branch and bound"
 
 
 def _is_small(pairwise: Pairwise) -> bool:
@@ -330,8 +338,8 @@ def _keep_even(problem: Problem, budget_s: float) -> tuple[Problem, list[np.ndar
             raise nothing_fits(pairwise, pools)
     else:
         even = even_choice(pairwise, pools, even_s)
-        costing = _most_even(problem, [_in_a_row(pairwise), *([] if even is None else [even])])
-        fullest, starts = problem.fullest_bytes(costing), [costing.choice]
+        placed = _most_even(problem, [_in_a_row(pairwise), *([] if even is None else [even])])
+        fullest, starts = problem.fullest_bytes(placed), [problem.choice(placed)]
     return _with_limit(problem, fullest), starts
 
 
@@ -342,23 +350,23 @@ def _with_limit(problem: Problem, fullest_bytes: int) -> Problem:
     return replace(problem, pools={**problem.pools, **shares})
 
 
-def _most_even(problem: Problem, choices: list[np.ndarray]) -> Costing:
+def _most_even(problem: Problem, choices: list[np.ndarray]) -> PlacementCost:
     """Return the most even placement that some choices lead to.
 
     Each choice is moved step by step to the bytes that it needs with each constant once on a
     device.
     """
-    costings: list[Costing] = []
+    found: list[PlacementCost] = []
     for choice in choices:
         (fullest,) = problem.pairwise.fullest_bytes(choice[None])
         for limited in (_with_limit(problem, fullest), problem):
-            costing = squeeze(limited, problem.place(choice))
-            if costing is not None:
-                costings.append(costing)
+            placed = squeeze(limited, problem.place(choice))
+            if placed is not None:
+                found.append(placed)
                 break
-    if not costings:
+    if not found:
         raise _no_placement(problem)
-    return min(costings, key=problem.fullest_bytes)
+    return min(found, key=problem.fullest_bytes)
 
 
 def _in_a_row(pairwise: Pairwise) -> np.ndarray:
@@ -375,7 +383,7 @@ def _in_a_row(pairwise: Pairwise) -> np.ndarray:
 
 def _large(
     problem: Problem, more: Sequence[np.ndarray], only_milp: bool, by_layers: bool
-) -> tuple[Costing, int, str]:
+) -> tuple[PlacementCost, int, str]:
     """Do as :func:`_best` where there are too many choices to look at all of them.
 
     The choice that minimises the pairwise part, choices with a surcharge on hand-overs and the
@@ -395,31 +403,33 @@ def _large(
         starts += more
         starts += [_away(problem)] if problem.pools else []
         starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
-    costings = [p for p in map(problem.place, starts) if not problem.excess_bytes(p)]
-    costings = sorted(costings or [_first_fit(problem, starts)], key=_value_ns)
-    best = costings[0]
+    found = [p for p in map(problem.place, starts) if not problem.excess_bytes(p)]
+    found = sorted(found or [_first_fit(problem, starts)], key=problem.value_ns)
+    best = found[0]
     if not until.interrupted:
         with until:
-            for step in _steps(problem, costings, by_layers):
-                best = min(best, step, key=_value_ns)
+            for step in _steps(problem, found, by_layers):
+                best = min(best, step, key=problem.value_ns)
     bound = _lower_bound(problem, 0 if exact is None else exact[1])
     return best, bound, f"{'min_cut' if can_cut else _MILP}, repaired"
 
 
-def _steps(problem: Problem, starts: list[Costing], by_layers: bool) -> Iterator[Costing]:
+def _steps(
+    problem: Problem, starts: list[PlacementCost], by_layers: bool
+) -> Iterator[PlacementCost]:
     """Yield each step of the repair of some starts and of the kicks that follow."""
     if by_layers:
         # Its graph is large, so that a prediction is slow, but its units are few.
         yield from repair(problem, starts[0], patience=0)
         return
-    ends: list[Costing] = []
+    ends: list[PlacementCost] = []
     for start in starts[:_MOST_STARTS]:
         # Half of the time is for the best start, half of the rest for the next one, and so on.
         part = replace(problem, deadline=(now() + problem.deadline) / 2)
         ends.append(start)
         for ends[-1] in repair(part, start):
             yield ends[-1]
-    yield from kick(problem, min(ends, key=_value_ns))
+    yield from kick(problem, min(ends, key=problem.value_ns))
 
 
 def _program(problem: Problem) -> tuple[np.ndarray, int] | None:
@@ -473,12 +483,12 @@ def _away(problem: Problem) -> np.ndarray:
     return cost.argmin(axis=1)
 
 
-def _first_fit(problem: Problem, choices: list[np.ndarray]) -> Costing:
+def _first_fit(problem: Problem, choices: list[np.ndarray]) -> PlacementCost:
     """Return the first choice that can be moved step by step until it keeps to the limits."""
     for choice in choices:
-        costing = squeeze(problem, problem.place(choice))
-        if costing is not None:
-            return costing
+        placed = squeeze(problem, problem.place(choice))
+        if placed is not None:
+            return placed
     raise _no_placement(problem)
 
 
@@ -487,9 +497,9 @@ def _lower_bound(problem: Problem, pairwise_ns: int) -> int:
     objective = problem.pairwise.objective
     if problem.objective != LATENCY:
         return pairwise_ns
-    singles = [problem.place(choice).value_ns for _, choice in _single_choices(problem.pairwise)]
+    singles = (problem.place(choice) for _, choice in _single_choices(problem.pairwise))
     two_subgraphs = int(np.sort(objective.subgraph_ns)[:2].sum()) + int(objective.spread_ns(2))
-    return min([pairwise_ns + two_subgraphs, *singles])
+    return min([pairwise_ns + two_subgraphs, *map(problem.value_ns, singles)])
 
 
 def _no_placement(problem: Problem) -> PlanError:

@@ -326,16 +326,6 @@ def _pair_terms(objective: Objective) -> Iterator[Term]:
 
 
 @dataclass(frozen=True, eq=False)
-class Costing:
-    """A device for each unit and for each node, and what that is predicted to cost."""
-
-    choice: np.ndarray
-    devices: np.ndarray
-    cost: PlacementCost
-    value_ns: int
-
-
-@dataclass(frozen=True, eq=False)
 class Problem:
     """The costs of units, the objective, memory limits, and when to stop (``clock.now()``).
 
@@ -353,23 +343,29 @@ class Problem:
         """Whether the deadline is over, or Ctrl-C came."""
         return self.until.interrupted or now() > self.deadline
 
-    def place(self, choice: np.ndarray) -> Costing:
+    def place(self, choice: np.ndarray) -> PlacementCost:
         """Predict a choice."""
-        devices = self.pairwise.devices(choice)
-        cost = self.pairwise.objective.evaluate(devices)
-        return Costing(choice, devices, cost, cost.value_ns(self.objective))
+        return self.pairwise.objective.evaluate(self.pairwise.devices(choice))
 
-    def held_bytes(self, costing: Costing) -> np.ndarray:
+    def choice(self, placed: PlacementCost) -> np.ndarray:
+        """Return the device of each unit."""
+        return placed.devices[self.pairwise.first_node]
+
+    def value_ns(self, placed: PlacementCost) -> int:
+        """Return what is minimised: the latency, or the time between two requests."""
+        return placed.value_ns(self.objective)
+
+    def held_bytes(self, placed: PlacementCost) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``."""
-        return self.pairwise.objective.memory_bytes(costing.devices, costing.cost)
+        return self.pairwise.objective.memory_bytes(placed)
 
-    def excess_bytes(self, costing: Costing) -> dict[Pool, int]:
+    def excess_bytes(self, placed: PlacementCost) -> dict[Pool, int]:
         """Return by how much a placement exceeds memory limits; empty if it keeps to them."""
-        return excess_bytes(self.held_bytes(costing), self.pools) if self.pools else {}
+        return excess_bytes(self.held_bytes(placed), self.pools) if self.pools else {}
 
-    def fullest_bytes(self, costing: Costing) -> int:
+    def fullest_bytes(self, placed: PlacementCost) -> int:
         """Return the weights and states of the device that holds most."""
-        return int(self.held_bytes(costing)[:, :2].sum(axis=1).max())
+        return int(self.held_bytes(placed)[:, :2].sum(axis=1).max())
 
 
 def check_constraints(

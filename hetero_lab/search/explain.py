@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.arguments import HETERO
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.costs.difference import Difference, Measurement, compare_placements
+from hetero_lab.costs.difference import Difference, Measurement, Side, compare_placements
 from hetero_lab.devices.core import bases_of, bind, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import (
@@ -100,8 +100,8 @@ def explain(
     devices = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
-        (names[0], first.affinity, partition_of(first)),
-        (names[1], second.affinity, partition_of(second)),
+        Side(names[0], first.affinity, partition_of(first)),
+        Side(names[1], second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
         emulated=bases_of(devices, bound.core),
@@ -127,8 +127,8 @@ def explain_rows(before: Row, after: Row) -> Difference:
         notes.append("A row with several requests in flight has no latency to compare.")
     return compare_placements(
         a.graph,
-        (before.configuration, a.affinity, a.partition),
-        (after.configuration, b.affinity, b.partition),
+        Side(before.configuration, a.affinity, a.partition),
+        Side(after.configuration, b.affinity, b.partition),
         None,
         measurement=measurement if has_latency else None,
         emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},

@@ -11,7 +11,7 @@ from html_outline import Outline
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
-from hetero_lab.costs.difference import Difference, Measurement, compare_placements, part_name
+from hetero_lab.costs.difference import Difference, Measurement, Side, compare_placements, part_name
 from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -38,8 +38,8 @@ def difference_of(
     graph = costs.graph
     return compare_placements(
         graph,
-        ("one", before, predict(graph, before)),
-        ("other", after, predict(graph, after)),
+        Side("one", before, predict(graph, before)),
+        Side("other", after, predict(graph, after)),
         costs if priced else None,
         **more,
     )
@@ -199,11 +199,11 @@ def test_other_models_and_devices_are_refused():
     with pytest.raises(AffinityError, match="another model"):
         compare_placements(
             costs.graph,
-            ("", mine, predict(costs.graph, mine)),
-            ("", theirs, predict(other.graph, theirs)),
+            Side("", mine, predict(costs.graph, mine)),
+            Side("", theirs, predict(other.graph, theirs)),
         )
     with pytest.raises(PlanError, match="another model"):
-        compare_placements(costs.graph, *[("", mine, predict(costs.graph, mine))] * 2, other)
+        compare_placements(costs.graph, *[Side("", mine, predict(costs.graph, mine))] * 2, other)
     away = Affinity.from_graph(costs.graph, lambda _: "GPU")
     with pytest.raises(PlanError, match="does not know 'GPU'"):
         difference_of(costs, mine, away)

@@ -244,7 +244,7 @@ def test_measured_memory_counts_once_for_what_is_on_the_device():
     costs = replace(chain_costs(), measured_memory=memory)
     for choice, held in (((0, 0, 0), (130, 12)), ((0, 1, 0), (130, 12)), ((1, 1, 0), (100, 7))):
         devices = costs.objective.device_numbers(affinity_of(costs, choice))
-        found = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
+        found = costs.objective.memory_bytes(costs.objective.evaluate(devices))
         assert tuple(found[0, :2]) == held
 
 
