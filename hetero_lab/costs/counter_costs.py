@@ -363,7 +363,7 @@ def _roles(graph: OpGraph) -> list[tuple[str | set[str], ...]]:
         (
             op.type,
             {types[producer] for producer, _ in op.inputs} - {CONSTANT},
-            {types[user] for user in graph.consumers[op.index]},
+            {types[use.index] for use in graph.consumers[op.index]},
         )
         for op in graph
     ]

@@ -28,15 +28,7 @@ from hetero_lab.progress import Stopwatch
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import infer_once
-from hetero_lab.runtime.pieces import (
-    FLOATS,
-    TensorKey,
-    as_type,
-    build_model,
-    cut_pieces,
-    outgoing,
-    readable,
-)
+from hetero_lab.runtime.pieces import FLOATS, TensorKey, as_type, build_model, cut_pieces, readable
 from hetero_lab.runtime.tensors import is_plain, set_inputs, to_array
 from hetero_lab.tables import scratch_directory
 
@@ -363,7 +355,7 @@ def _transparent(
     for op in graph:
         if op.index in graph.constant_side or op.type in (CONSTANT, RESULT):
             continue
-        for _, port in outgoing(graph, [op.name]):
+        for port in sorted({use.source_port for use in graph.consumers[op.index]}):
             output = nodes[op.name].output(port)
             kind = output.get_element_type()
             uses = list(output.get_target_inputs())

@@ -137,7 +137,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
         n_bytes = sum(
             context.graph.ops[index].outputs[0].n_bytes or 0
             for index in away
-            if any(home[user] != home[index] for user in context.graph.consumers[index])
+            if any(home[use.index] != home[index] for use in context.graph.consumers[index])
         )
         sharing = sorted({op for index in away for op in users[index]})
         whole, every = (

@@ -155,8 +155,8 @@ def fusion_pairs(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:
         if op.type not in HEAVY or op.index in graph.constant_side:
             continue
         group, bias = [op.index], True
-        while bias and len(users := graph.consumers[group[-1]]) == 1:
-            user = graph.ops[users[0]]
+        while bias and len(uses := graph.consumers[group[-1]]) == 1:
+            user = graph.ops[uses[0].index]
             bias = user.type in BIAS and all(
                 producer == group[-1] or producer in graph.constant_side
                 for producer, _ in user.inputs
@@ -299,11 +299,11 @@ def copy_only(context: LintContext) -> Iterator[Draft]:
 def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
     placeable, users, queue = set(graph.placeable), set(), list(nodes)
     while queue:
-        for user in graph.consumers[queue.pop()]:
-            if user in placeable:
-                users.add(user)
+        for use in graph.consumers[queue.pop()]:
+            if use.index in placeable:
+                users.add(use.index)
             else:
-                queue.append(user)
+                queue.append(use.index)
     return tuple(sorted(users))
 
 

@@ -509,7 +509,7 @@ class _Phases:
         block_of = find_blocks(graph).of_op
         if self.is_static:
             caches = [i for i in graph.parameters if graph.ops[i].name.startswith("past.")]
-            users = [[block_of[user] for user in graph.consumers[i]] for i in caches]
+            users = [[block_of[use.index] for use in graph.consumers[i]] for i in caches]
             blocks = [min(every, default=0) for every in users]
         else:
             caches = [op.index for op in graph if op.type == "ReadValue"]

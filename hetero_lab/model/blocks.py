@@ -122,14 +122,12 @@ class _Skeleton:
         ops = set(graph.placeable)
         self.graph = graph
         self.reads: dict[int, list[tuple[int, int]]] = {}
-        self.uses: dict[int, list[tuple[int, int, int]]] = {i: [] for i in graph.placeable}
+        self.uses: dict[int, list[tuple[int, int, int]]] = {}
         self.signatures: dict[int, _Signature] = {}
         for i in graph.placeable:
-            op = graph.ops[i]
+            op, users = graph.ops[i], graph.consumers[i]
             self.reads[i] = [(port, p) for port, (p, _) in enumerate(op.inputs) if p in ops]
-            for port, (producer, source_port) in enumerate(op.inputs):
-                if producer in ops:
-                    self.uses[producer].append((source_port, port, i))
+            self.uses[i] = [(u.source_port, u.port, u.index) for u in users if u.index in ops]
             from_ops = tuple(producer in ops for producer, _ in op.inputs)
             self.signatures[i] = op.type, from_ops, len(op.outputs)
         depth: dict[int, int] = {}

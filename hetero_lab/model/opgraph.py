@@ -81,6 +81,15 @@ class Op:
         return self.name if len(self.outputs) == 1 else f"{self.name}:{port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One use of a tensor: input ``port`` of op ``index`` reads output ``source_port``."""
+
+    index: int
+    port: int
+    source_port: int
+
+
 @dataclass(frozen=True)
 class OpGraph:
     """The ops of a model in topological order, as the runtime orders them.
@@ -112,13 +121,13 @@ class OpGraph:
         return self.ops[self.index_of[name]]
 
     @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """The ops that read each op's outputs, once for each use, in topological order."""
-        users: list[list[int]] = [[] for _ in self.ops]
+    def consumers(self) -> tuple[tuple[Consumer, ...], ...]:
+        """The uses of each op's outputs, in topological order of the users."""
+        uses: list[list[Consumer]] = [[] for _ in self.ops]
         for op in self.ops:
-            for producer, _ in op.inputs:
-                users[producer].append(op.index)
-        return tuple(map(tuple, users))
+            for port, (producer, source_port) in enumerate(op.inputs):
+                uses[producer].append(Consumer(op.index, port, source_port))
+        return tuple(tuple(use) for use in uses)
 
     @cached_property
     def constant_side(self) -> frozenset[int]:
@@ -159,7 +168,7 @@ class OpGraph:
         for op in reversed(self.ops):
             if op.type == RESULT or op.index in placeable:
                 continue
-            users = self.consumers[op.index]
+            users = [use.index for use in self.consumers[op.index]]
             real = [user for user in users if self.ops[user].type != RESULT]
             # Users come later in the order, so their leader is already known.
             leaders = list(dict.fromkeys(lead[user] for user in real if lead[user] in placeable))
@@ -218,7 +227,7 @@ class OpGraph:
     def neighbours(self, index: int) -> list[int]:
         """Return the nodes that a node reads from, then those that read from it."""
         producers = [producer for producer, _ in self.ops[index].inputs]
-        return [*producers, *self.consumers[index]]
+        return producers + [use.index for use in self.consumers[index]]
 
     def reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
         """Return some ops and all ops that come after them, or else before them."""
@@ -226,8 +235,11 @@ class OpGraph:
         reached = set(queue)
         while queue:
             index = queue.pop()
-            producers = (producer for producer, _ in self.ops[index].inputs)
-            for other in self.consumers[index] if forward else producers:
+            if forward:
+                following = [use.index for use in self.consumers[index]]
+            else:
+                following = [producer for producer, _ in self.ops[index].inputs]
+            for other in following:
                 if other not in reached:
                     reached.add(other)
                     queue.append(other)

@@ -383,7 +383,7 @@ class Affinity(Framed, Mapping[str, str]):
                 f"not {missing}. Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
             )
         for index in reversed(placeable):
-            users = [user for user in graph.consumers[index] if user in device_of]
+            users = [use.index for use in graph.consumers[index] if use.index in device_of]
             if index not in device_of and users:
                 device_of[index] = device_of[users[0]]
         anywhere = device_of[same[0]]

@@ -362,7 +362,7 @@ def _handed_on(graph: OpGraph, first: Sequence[int]) -> int:
         math.prod(graph.ops[index].outputs[0].shape or ())
         for index in first
         if any(
-            user not in inside and graph.ops[user].type not in NOT_OPS
-            for user in graph.consumers[index]
+            use.index not in inside and graph.ops[use.index].type not in NOT_OPS
+            for use in graph.consumers[index]
         )
     )

@@ -63,7 +63,7 @@ def _numbers(graph: OpGraph, blocks: list[list[int]]) -> np.ndarray:
             continue
         # An input, or an op computed from constants, belongs to the first block that reads it. In a
         # later one, the earlier reader would wait for that block, which may wait for the reader.
-        readers = [int(numbers[user]) for user in graph.consumers[op.index]]
+        readers = [int(numbers[use.index]) for use in graph.consumers[op.index]]
         readers = [n for n in readers if n in place]
         if readers:
             numbers[op.index] = min(readers, key=place.__getitem__)

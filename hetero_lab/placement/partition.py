@@ -298,12 +298,11 @@ def _collect(
     top, ids = topology(graph), numbers.tolist()
     crossing: dict[tuple[int, int], list[int]] = {}  # tensor → receiving subgraphs
     for edge in np.flatnonzero(cut & ~top.from_constant).tolist():
-        producer = int(top.source[edge])
-        tensor = producer, top.source_port[edge]
-        if tensor not in crossing:
-            users = (u for u in graph.consumers[producer] if tensor in graph.ops[u].inputs)
-            receivers = dict.fromkeys(ids[u] for u in users if ids[u] != ids[producer])
-            crossing[tensor] = list(receivers)
+        producer, source_port = int(top.source[edge]), top.source_port[edge]
+        if (producer, source_port) not in crossing:
+            users = (u for u in graph.consumers[producer] if u.source_port == source_port)
+            receivers = dict.fromkeys(ids[u.index] for u in users if ids[u.index] != ids[producer])
+            crossing[producer, source_port] = list(receivers)
     crossing = {tensor: receivers for tensor, receivers in crossing.items() if receivers}
     inputs: dict[int, list[_Entry]] = defaultdict(list)
     outputs: dict[int, list[_Entry]] = defaultdict(list)

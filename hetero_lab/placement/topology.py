@@ -137,7 +137,7 @@ def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
     user_of: dict[int, Op] = {}
     for op in graph:
         if op.index in graph.constant_side and n_uses[op.index] == 1:
-            user = graph.ops[graph.consumers[op.index][0]]
+            user = graph.ops[graph.consumers[op.index][0].index]
             if user.type != RESULT and all(producer in user_of for producer, _ in op.inputs):
                 user_of[op.index] = user
     private: set[int] = set()
@@ -151,7 +151,7 @@ def _anchors(graph: OpGraph, private: set[int]) -> list[int]:
     anchor = list(range(len(graph)))
     for op in reversed(graph.ops):
         if op.index in private:
-            anchor[op.index] = anchor[graph.consumers[op.index][0]]
+            anchor[op.index] = anchor[graph.consumers[op.index][0].index]
     for index in graph.results:
         anchor[index] = graph.ops[index].inputs[0][0]
     return anchor

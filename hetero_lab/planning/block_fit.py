@@ -256,7 +256,7 @@ def _needs(graph: OpGraph, blocks: Blocks) -> Needs:
     needs: Counter[tuple[int, frozenset[int]]] = Counter()
     for op in graph:
         n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
-        users = {graph.ops[user] for user in graph.consumers[op.index]}
+        users = {graph.ops[use.index] for use in graph.consumers[op.index]}
         readers = frozenset(part[user.index] for user in users if user.type != RESULT)
         home = frozenset({part[op.index]})
         if op.type == CONSTANT:

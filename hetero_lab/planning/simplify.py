@@ -451,7 +451,7 @@ class _Changes:
         position[order] = np.arange(n)
         n_open = np.zeros(n + 1, dtype=np.int64)  # tensors that are made before a place, read after
         for index in order.tolist():
-            users = [position[u] for u in graph.consumers[index] if position[u] >= 0]
+            users = [position[u.index] for u in graph.consumers[index] if position[u.index] >= 0]
             if users:
                 n_open[position[index] + 1 : max(users) + 1] += 1
         most = int((2 * self.n_plain) ** 0.5)
@@ -500,7 +500,7 @@ class _Changes:
         graph, leader = self.division.graph, self.division.leader.tolist()
         placeable = self.division.placeable
         for index in graph.placeable:
-            users = {leader[u] for u in graph.consumers[index] if placeable[u]}
+            users = {leader[u.index] for u in graph.consumers[index] if placeable[u.index]}
             if users := users - {leader[index]}:
                 n_bytes = sum(tensor.n_bytes or 0 for tensor in graph.ops[index].outputs)
                 yield leader[index], tuple(sorted(users)), n_bytes

@@ -302,7 +302,7 @@ def _group(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> tup
             elif near := [leader_of[op] for op in above & inside if op in leader_of]:
                 leader_of[name] = max(near, key=graph.index_of.__getitem__)
         for name, index in alone(reversed(subgraph.ops)):
-            below = {graph.ops[user].name for user in graph.consumers[index]}
+            below = {graph.ops[use.index].name for use in graph.consumers[index]}
             if near := [leader_of[op] for op in below & inside if op in leader_of]:
                 leader_of[name] = min(near, key=graph.index_of.__getitem__)
     fused = grouped((leader, name) for name, leader in leader_of.items() if name != leader)

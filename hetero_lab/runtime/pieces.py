@@ -156,9 +156,13 @@ def leave_cores(
 def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
     """Return the tensors of a set of ops that other ops read."""
     inside = {graph.index_of[name] for name in ops}
-    users = {user for index in inside for user in graph.consumers[index]} - inside
-    sources = {source for user in users for source in graph.ops[user].inputs if source[0] in inside}
-    return tuple((graph.ops[index].name, port) for index, port in sorted(sources))
+    return tuple(
+        (graph.ops[index].name, port)
+        for index in sorted(inside)
+        for port in sorted(
+            {use.source_port for use in graph.consumers[index] if use.index not in inside}
+        )
+    )
 
 
 def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:

@@ -356,7 +356,7 @@ def _neighbour(counter: Counter, partition: Partition, graph: OpGraph) -> str:
     inside = partition.subgraphs[counter.subgraph].ops
     if counter.tensor in graph.index_of:
         index = graph.index_of[counter.tensor]
-        users = [graph.ops[user].name for user in graph.consumers[index]]
+        users = [graph.ops[use.index].name for use in graph.consumers[index]]
         makers = [graph.ops[producer].name for producer, _ in graph.ops[index].inputs]
         for name in (*users, *makers):
             if name in inside:

@@ -57,10 +57,10 @@ def behind(model, name: str) -> list[str]:
     graph = prepare(model).graph
     found, queue = set(), [graph.index_of[name]]
     while queue:
-        for user in graph.consumers[queue.pop()]:
-            if user not in found:
-                found.add(user)
-                queue.append(user)
+        for use in graph.consumers[queue.pop()]:
+            if use.index not in found:
+                found.add(use.index)
+                queue.append(use.index)
     return [graph.ops[i].name for i in sorted(found) if graph.ops[i].type != "Result"]
 
 

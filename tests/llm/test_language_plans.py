@@ -71,7 +71,7 @@ def held_by_both(costs: CostModel, prefill: Affinity, decode: Affinity) -> dict[
         if op.type == "ReadValue":
             where = {prefill[op.name], decode[op.name]}
         elif op.type == CONSTANT:
-            users = {graph.ops[user] for user in graph.consumers[op.index]}
+            users = {graph.ops[use.index] for use in graph.consumers[op.index]}
             where = {a[u.name] for u in users if u.type != "Result" for a in (prefill, decode)}
         for device in where:
             held[device] += op.outputs[0].n_bytes or 0
@@ -474,8 +474,8 @@ def test_as_many_blocks_as_fit_and_not_one_more(small):
         total = 0
         for op in sized:
             n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
-            on = {affinity[sized.ops[user].name] for user in sized.consumers[op.index]
-                  if sized.ops[user].type != "Result"}  # fmt: skip
+            on = {affinity[sized.ops[use.index].name] for use in sized.consumers[op.index]
+                  if sized.ops[use.index].type != "Result"}  # fmt: skip
             if op.type == "Constant":
                 total += n_bytes * ("ACC" in on)
             elif on - {affinity[op.name]} and "ACC" in on | {affinity[op.name]}:

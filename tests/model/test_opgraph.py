@@ -56,8 +56,10 @@ def test_the_graph_is_the_model(seed):
     assert names(graph, graph.results) == [r.get_friendly_name() for r in model.get_results()]
     assert all(graph.leader[leader] == leader for leader in graph.leader)
     assert all(graph.leader[index] == index for index in graph.placeable)
-    uses = [(producer, op_.index) for op_ in graph for producer, _ in op_.inputs]
-    assert sorted(uses) == [(i, user) for i, users in enumerate(graph.consumers) for user in users]
+    uses = [(producer, port) for op_ in graph for producer, port in op_.inputs]
+    assert sorted(uses) == sorted(
+        (index, use.source_port) for index, of in enumerate(graph.consumers) for use in of
+    )
 
 
 def test_json_keeps_any_name_and_unknown_shapes():

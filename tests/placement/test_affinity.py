@@ -389,7 +389,7 @@ def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, cor
     assert len(blocks) == 3
     for above in blocks.values():
         for index in above:
-            users = {carried[graph.ops[user].name] for user in graph.consumers[index]}
+            users = {carried[graph.ops[use.index].name] for use in graph.consumers[index]}
             assert carried[graph.ops[index].name] in users
 
 
@@ -437,7 +437,7 @@ def test_followers_follow(seed, choice):
     affinity = random_affinity(graph, ["ACC", "CPU"], choice)
     assert set(affinity) == set(graph.index_of)
     for node in graph:
-        users = graph.consumers[node.index]
+        users = [use.index for use in graph.consumers[node.index]]
         if node.type == "Result":
             assert affinity[node.name] == affinity[graph.ops[node.inputs[0][0]].name]
         elif node.type in ("Parameter", "Constant"):

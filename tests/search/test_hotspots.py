@@ -21,9 +21,9 @@ def inception_costs():
     graph = prepare("digits_inception").graph
     costs = flat_costs(graph, lacks={"Softmax"}, validation_rows=ROWS)
     pairs = [
-        (op.name, graph.ops[user].name)
-        for op in graph for user in graph.consumers[op.index]
-        if op.type == "Convolution" and user in graph.placeable
+        (op.name, graph.ops[use.index].name)
+        for op in graph for use in graph.consumers[op.index]
+        if op.type == "Convolution" and use.index in graph.placeable
     ]  # fmt: skip
     return replace(costs, lost_fusion=tuple(LostFusion(*p, (0, 0), (4, 2)) for p in pairs))
 

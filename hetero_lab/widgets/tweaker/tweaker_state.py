@@ -185,7 +185,7 @@ class TweakerState:
         if not self._names.issuperset(names):
             self.select(names)  # says what is wrong
         graph = self.graph
-        users = [user for name in names for user in graph.consumers[graph.index_of[name]]]
+        users = [use.index for name in names for use in graph.consumers[graph.index_of[name]]]
         reached = graph.reach(users, forward=True)
         followers = [name for name in self.ops if graph.index_of[name] in reached]
         if not followers:
