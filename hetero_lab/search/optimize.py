@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.counter_costs import Observation
@@ -46,7 +46,16 @@ if TYPE_CHECKING:
 
 
 OPTIMIZED = "optimized"
-_HISTORY = ["round", "label", "predicted_us", "measured_us", "n_subgraphs"]
+
+
+class Proposal(NamedTuple):
+    """A placement that was planned and measured on the way; latencies in µs."""
+
+    round: int
+    label: str
+    predicted_us: float
+    measured_us: float
+    n_subgraphs: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class Optimized(Result):
         The proof: rows ``optimized``, ``greedy``, one a feasible single device, and the other
         splits that were measured with them. The best of its ranking is ``optimized``.
     trials
-        Placements that were planned and measured on the way: the rows of ``history``.
+        Placements that were planned and measured on the way.
     notes
         Limits of the result, where the budget was too short.
     interrupted
@@ -92,7 +101,7 @@ class Optimized(Result):
     costs: CostModel
     plan: Plan
     sweep: Sweep
-    trials: tuple[dict[str, Any], ...]
+    trials: tuple[Proposal, ...]
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     split: Placement | None = None
@@ -142,7 +151,7 @@ class Optimized(Result):
     @property
     def history(self) -> pd.DataFrame:
         """One row a planned placement that was measured on the way."""
-        return frame_of(self.trials, _HISTORY)
+        return frame_of(self.trials, list(Proposal._fields))
 
     def __repr__(self) -> str:
         counts = device_counts(self.placement.affinity)
@@ -318,7 +327,7 @@ class _Optimization:
     objective: str
     memory_limit: MemoryLimit | None
     pin: Mapping[str, str] | None
-    trials: list[dict[str, Any]] = field(default_factory=list)
+    trials: list[Proposal] = field(default_factory=list)
     plan_observations: list[Observation] = field(default_factory=list)
 
     def run(self) -> None:
@@ -367,13 +376,13 @@ class _Optimization:
         observations = calibration.observations[n_known:]
         self.plan_observations += observations
         self.trials += [
-            {
-                "round": number,
-                "label": o.label,
-                "predicted_us": predicted[o.label].predicted_us,
-                "measured_us": o.measured_us * observer.drift,
-                "n_subgraphs": predicted[o.label].n_subgraphs,
-            }
+            Proposal(
+                number,
+                o.label,
+                predicted[o.label].predicted_us,
+                o.measured_us * observer.drift,
+                predicted[o.label].n_subgraphs,
+            )
             for o in observations
         ]
         return observations
