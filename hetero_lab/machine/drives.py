@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_lab.clock import unix_now
-from hetero_lab.machine.load_loop import WARM_S, keep_busy, window_at
+from hetero_lab.machine.load_loop import WARM_S, Lane, keep_busy, window_at
 from hetero_lab.measure.bench import AnyBench, Bench, limit_s
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.worker_process import Request, WorkerError, Workers, compiles_at_once
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _START_S = 0.03  # until all processes have read the request
 _POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
 _LATE_S = 30.0  # more than a drive takes; then it hangs
+_SPREAD = 1e-3  # of the largest value: what other threads may change in an output
 
 
 class Drives(contextlib.AbstractContextManager["Drives"]):
@@ -73,6 +76,8 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         ways: Mapping[str, Way],
         loads: Mapping[str, Load],
         seconds: float,
+        *,
+        check: bool = False,
     ) -> dict[str, Driven]:
         """Drive models at the same time, each on a way; WorkerError, if one of them fails."""
         together = defaultdict[str, list[str]](list)
@@ -83,7 +88,9 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
             own_loads = tuple(loads[name] for name in names)
-            request = partial(Bench.drive, loads=own_loads, starts_at=starts_at, seconds=seconds)
+            request = partial(
+                Bench.drive, loads=own_loads, starts_at=starts_at, seconds=seconds, check=check
+            )
             patience_s = max(load.patience_s for load in own_loads)
             answers = self._ask(process, request, WARM_S + seconds + patience_s + _LATE_S)
             return dict(zip(names, answers, strict=True))
@@ -123,10 +130,12 @@ def drive(
     loads: Sequence[Load],
     starts_at: float,
     seconds: float,
+    *,
+    check: bool,
 ) -> tuple[Driven, ...]:
     """Do as :meth:`.bench.Bench.drive`, one runner a load."""
     lanes = [
-        [runner.another().infer for _ in range(load.requests)]
+        [_lane(runner, check=check) for _ in range(load.requests)]
         for runner, load in zip(runners, loads, strict=True)
     ]
     windows = keep_busy(lanes, loads, window_at(starts_at), seconds)
@@ -135,3 +144,25 @@ def drive(
         with inference_errors(runner.placed.label):
             results.append(window.driven())
     return tuple(results)
+
+
+def _lane(runner: Runner, *, check: bool) -> Lane:
+    """Return another request of a runner; with ``check`` it compares outputs with the runner's."""
+    other = runner.another()
+    if not check:
+        return Lane(other.infer)
+    expected = runner.outputs()
+    return Lane(other.infer, lambda: _differs(other.outputs(), expected))
+
+
+def _differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    for name, value in outputs.items():
+        other = expected[name]
+        if value.dtype.kind != "f":
+            same = np.array_equal(value, other)
+        else:
+            most = _SPREAD * float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
+            same = np.allclose(value, other, rtol=0.0, atol=most, equal_nan=True)
+        if not same:
+            return True
+    return False

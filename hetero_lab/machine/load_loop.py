@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,13 @@ from hetero_lab.clock import now, unix_now
 from hetero_lab.measure.loads import Driven, Load
 
 WARM_S = 0.1  # before the window, which is not counted
-Lane: TypeAlias = Callable[[], object]  # infers once, with a request of its own
+
+
+class Lane(NamedTuple):
+    """A request: how it infers, and whether its last outputs are wrong."""
+
+    infer: Callable[[], object]
+    is_wrong: Callable[[], bool] = lambda: False
 
 
 class LoadWindow:
@@ -33,6 +39,7 @@ class LoadWindow:
         self.lanes, self.load, self.begins, self.ends = lanes, load, begins, ends
         self.times: list[tuple[float, float, float]] = []
         self.behind: list[float] = []
+        self.n_wrong = 0
         self.error: BaseException | None = None
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self.period = 1.0 / load.rate_per_s if load.rate_per_s else 0.0
@@ -64,8 +71,11 @@ class LoadWindow:
                 free = now()
 
     def _infer(self, lane: Lane, due: float, began: float) -> None:
-        lane()
+        lane.infer()
         self.times.append((due, began, now()))
+        is_wrong = lane.is_wrong()  # takes a while
+        with self._lock:
+            self.n_wrong += is_wrong
 
     def _due(self, number: int) -> float:
         return self.first + self.period * number
@@ -93,6 +103,7 @@ class LoadWindow:
             latencies_us=tuple(1e6 * (ended - due) for due, _, ended in within),
             n_due=n_due,
             behind_us=1e6 * float(np.median(self.behind)) if self.behind else 0.0,
+            n_wrong=self.n_wrong,
         )
 
 

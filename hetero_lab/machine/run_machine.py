@@ -70,7 +70,7 @@ class PlannedModel:
         example, can = read_npz(self._example), can_share(self._compiled.outputs)
         for _ in self._requests:  # each in its turn
             self.infer(example)
-        return [partial(request.infer, share_outputs=can) for request in self._requests]
+        return [Lane(partial(request.infer, share_outputs=can)) for request in self._requests]
 
 
 def start(*names: str) -> dict[str, PlannedModel]:

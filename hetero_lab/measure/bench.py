@@ -223,11 +223,14 @@ class Bench:
         return annex("memory")(self.models[variant], parts, device, properties, scenario)
 
     def drive(
-        self, loads: tuple[Load, ...], starts_at: float, seconds: float
+        self, loads: tuple[Load, ...], starts_at: float, seconds: float, check: bool = False
     ) -> tuple[Driven, ...]:
-        """Drive compiled trials at the same time for some seconds, from a Unix time on."""
+        """Drive compiled trials at the same time for some seconds, from a Unix time on.
+
+        ``check`` compares each output with that of the first inference.
+        """
         runners = [self._compiled[load.key][0] for load in loads]
-        return annex("drive")(runners, loads, starts_at, seconds)
+        return annex("drive")(runners, loads, starts_at, seconds, check=check)
 
     def infer_file(
         self,

@@ -49,13 +49,14 @@ class Driven:
     ``rate_per_s`` counts what was served within the window, parts of it at both ends included.
     Latencies are in µs, from the arrival on where arrivals have a clock; of ``n_due`` arrivals in
     the window, those without a latency were given up. ``behind_us`` is how late the driving thread
-    itself was, in the median.
+    itself was, in the median. ``n_wrong`` counts outputs that differ from those alone.
     """
 
     rate_per_s: float
     latencies_us: tuple[float, ...]
     n_due: int = 0
     behind_us: float = 0.0
+    n_wrong: int = 0
 
     def missed(self, deadline_ms: float | None) -> float:
         """Return the share of requests that missed their deadline, or were given up."""

@@ -10,16 +10,13 @@ import pytest
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.clock import unix_now
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, DeviceError, PlanError
 from hetero_lab.machine import load_loop
-from hetero_lab.machine.drives import drive
 from hetero_lab.machine.load_loop import LoadWindow, window_at
 from hetero_lab.machine.machine import Inquiry
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.progress import Stopwatch
-from tests.proof.loaded_outputs import compared
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,27 +76,17 @@ def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
     assert sum(cut.rates.n(way.key) for way in ways) == 1
 
 
-def test_outputs_under_full_load_are_those_alone():
-    bound, wrong = bind(hl.load("digits_inception")), list[bool]()
-    ways = ["CPU", "HETERO:MACHACC,CPU", "AUTO:MACHACC,CPU"]
-    runners = [compared(bound, way, wrong) for way in ways]
-    loads = [Load(key=way, requests=2) for way in ways]
-    for one in drive(runners, loads, unix_now(), 0.5):
-        assert one.latencies_us
-    assert wrong
-    assert not any(wrong)
-
-
 @pytest.mark.parametrize("processes", [None, 1])
-def test_what_was_served_is_the_rate(processes):
+def test_outputs_under_full_load_are_those_alone(processes):
     model = hl.load("digits_inception")
     ways = ["CPU", "HETERO:MACHACC,CPU", "AUTO:MACHACC,CPU"]
     demands = {f"m{n}": hl.Demand(model, requests=2, ways=[way]) for n, way in enumerate(ways)}
     with inquiry_on(demands, ["MACHACC", "CPU"], processes=processes) as inquiry:
         chosen = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}
         loads = {name: demands[name].closed(way.key) for name, way in chosen.items()}
-        driven = inquiry.drives.drive(chosen, loads, 0.5)
+        driven = inquiry.drives.drive(chosen, loads, 0.5, check=True)
     for one in driven.values():
+        assert one.n_wrong == 0
         assert one.latencies_us
         # Each of the two requests may begin before the window, and end after it.
         assert 0.5 * one.rate_per_s == pytest.approx(len(one.latencies_us), abs=2)

@@ -11,19 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
-from typing import Any
-
-import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.clock import unix_now
-from hetero_lab.devices.core import BoundModel, bind
-from hetero_lab.machine.drives import drive
-from hetero_lab.measure.loads import Load
-from hetero_lab.placement.placement import PlacementLike, resolve
-from hetero_lab.runtime.executors import Runner, open_runner
-from hetero_lab.runtime.inputs import input_arrays
+from hetero_lab.machine.machine import Inquiry
+from hetero_lab.progress import Stopwatch
 from tests import network_zoo
 
 NETWORKS = (
@@ -31,80 +22,32 @@ NETWORKS = (
     "ocr_svtr", "ocr_crnn", "speech", "lstm",
 )  # fmt: skip
 WAYS = itertools.cycle(["CPU", "HETERO:PART,CPU", "ACC"])
-SPREAD = 1e-3  # of the largest value: what other threads may change in an output
-
-
-def compared(bound: BoundModel, way: PlacementLike, wrong: list[bool]) -> Runner:
-    """Return a runner whose further requests tell of each inference whether it is ``wrong``."""
-    runner = open_runner(resolve(bound, way), input_arrays(bound, None))
-    runner.infer()
-    expected, another = runner.outputs(), runner.another
-
-    def comparing() -> Runner:
-        other = another()
-        infer = other.infer
-
-        def infer_and_compare() -> None:
-            infer()
-            wrong.append(differs(other.outputs(), expected))
-
-        other.infer = infer_and_compare
-        return other
-
-    runner.another = comparing
-    return runner
-
-
-def differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
-    for name, value in outputs.items():
-        other = expected[name]
-        if value.dtype.kind != "f":
-            same = np.array_equal(value, other)
-        else:
-            most = SPREAD * float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
-            same = np.allclose(value, other, rtol=0.0, atol=most, equal_nan=True)
-        if not same:
-            return True
-    return False
-
-
-def drive_all(ways: dict[str, str], least: int, compiled: Any, answers: Any) -> None:
-    """Drive networks in this process, once those of all processes are compiled."""
-    hl.emulate("ACC")
-    hl.emulate("PART", unsupported=["Softmax", "Concat"])
-    wrong = list[bool]()
-    runners = [
-        compared(bind(hl.load(getattr(network_zoo, name)())), way, wrong)
-        for name, way in ways.items()
-    ]
-    counts = dict.fromkeys(ways, 0)
-    compiled.wait()
-    while min(counts.values()) < least:
-        loads = [Load(key=name, requests=2) for name in ways]
-        for name, driven in zip(ways, drive(runners, loads, unix_now(), 5.0), strict=True):
-            counts[name] += len(driven.latencies_us)
-    answers.put((counts, sum(wrong)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
     least = parser.parse_args().requests
-    fresh = multiprocessing.get_context("spawn")
+    hl.emulate("ACC")
+    hl.emulate("PART", unsupported=["Softmax", "Concat"])
     wrong = total = 0
-    for first, is_one in itertools.product(range(0, len(NETWORKS), 4), (False, True)):
-        ways = {name: next(WAYS) for name in NETWORKS[first : first + 4]}
-        groups = [ways] if is_one else [{name: way} for name, way in ways.items()]
-        compiled, answers = fresh.Barrier(len(groups)), fresh.Queue()
-        for group in groups:
-            fresh.Process(target=drive_all, args=(group, least, compiled, answers)).start()
-        counts = dict[str, int]()
-        for _ in groups:
-            own, n_wrong = answers.get()
-            counts |= own
-            wrong += n_wrong
+    for first, processes in itertools.product(range(0, len(NETWORKS), 4), (None, 1)):
+        demands = {
+            name: hl.Demand(hl.load(getattr(network_zoo, name)()), requests=2, ways=[next(WAYS)])
+            for name in NETWORKS[first : first + 4]
+        }
+        with Inquiry(
+            demands, ["ACC", "PART", "CPU"], watch=Stopwatch.start(None), processes=processes
+        ) as inquiry:
+            ways = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}
+            loads = {name: demands[name].closed(way.key) for name, way in ways.items()}
+            counts = dict.fromkeys(ways, 0)
+            while min(counts.values()) < least:
+                for name, driven in inquiry.drives.drive(ways, loads, 5.0, check=True).items():
+                    counts[name] += len(driven.latencies_us)
+                    wrong += driven.n_wrong
         total += sum(counts.values())
-        print("one process" if is_one else "a process each", counts, flush=True)
+        print("one process" if processes else "a process each", counts, flush=True)
     print(f"{wrong} wrong of {total}")
 
 
