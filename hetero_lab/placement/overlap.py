@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
 
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, related, work_of
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, grouped, related, work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
@@ -33,7 +34,7 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
     if coarse.n_subgraphs < 2:
         return coarse
     blocks = _blocks(graph, coarse)
-    if len(blocks) == len({coarse.home[ops[0]] for ops in blocks}):
+    if len(blocks) == len({block.home for block in blocks}):
         return coarse
     return partition_of_split(graph, affinity, _numbers(graph, blocks))
 
@@ -52,9 +53,9 @@ def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
     return tuple(map(frozenset, sources_of))
 
 
-def _numbers(graph: OpGraph, blocks: list[list[int]]) -> np.ndarray:
+def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
     """Return the block number of every node; a node that no op reads gets its own."""
-    block_of = {index: n for n, ops in enumerate(blocks) for index in ops}
+    block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
     place = {n: at for at, n in enumerate(_order(graph, blocks, block_of))}
     numbers = np.arange(len(blocks), len(blocks) + len(graph))
     for op in reversed(graph.ops):
@@ -72,16 +73,31 @@ def _numbers(graph: OpGraph, blocks: list[list[int]]) -> np.ndarray:
     return numbers
 
 
-def _order(graph: OpGraph, blocks: list[list[int]], block_of: dict[int, int]) -> Iterable[int]:
+def _order(graph: OpGraph, blocks: list[_OverlapGroup], block_of: dict[int, int]) -> Iterable[int]:
     sorter: TopologicalSorter[int] = TopologicalSorter()
-    for n, ops in enumerate(blocks):
-        producers = {p for index in ops for p, _ in graph.ops[index].inputs if p in block_of}
+    for n, block in enumerate(blocks):
+        producers = {p for index in block.ops for p, _ in graph.ops[index].inputs if p in block_of}
         sorter.add(n, *({block_of[producer] for producer in producers} - {n}))
     return sorter.static_order()
 
 
-def _blocks(graph: OpGraph, coarse: Partition) -> list[list[int]]:
-    """Split the subgraphs of a partition wherever it pays; return the ops of each part."""
+@dataclass
+class _OverlapGroup:
+    """Ops that run as one subgraph.
+
+    ``before`` holds the ops of other devices that they wait for, ``after`` the ops of other
+    devices that wait for them: one bit for each placeable op.
+    """
+
+    home: int
+    ops: list[int]
+    before: int
+    after: int
+    work: float
+
+
+def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
+    """Split the subgraphs of a partition wherever it pays."""
     home = coarse.home
     devices = [subgraph.device for subgraph in coarse.subgraphs]
     bit = {index: 1 << number for number, index in enumerate(graph.placeable)}
@@ -89,39 +105,35 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[list[int]]:
     for index in graph.placeable:
         on_device[devices[home[index]]] |= bit[index]
     above, below = related(graph, [bit.get(index, 0) for index in range(len(graph))])
-    work = {index: work_of(graph, graph.ops[index]) for index in graph.placeable}
+    work = np.array([work_of(graph, graph.ops[index]) for index in graph.placeable])
     # A split makes new boundaries, and a submodel may have to know the shapes there: leave a
     # subgraph with unknown shapes whole.
     whole = {home[i] for i in bit if any(tensor.shape is None for tensor in graph.ops[i].outputs)}
-    groups: defaultdict[int, dict[tuple[int, int], list[int]]] = defaultdict(dict)
-    for index in graph.placeable:
+    groups: dict[tuple[int, int, int], _OverlapGroup] = {}
+    for number, index in enumerate(graph.placeable):
         elsewhere = ~on_device[devices[home[index]]]
-        both = above[index] & elsewhere, below[index] & elsewhere
-        key = (0, 0) if home[index] in whole else both
-        groups[home[index]].setdefault(key, []).append(index)
-    return [ops for of_subgraph in groups.values() for ops in _merge(graph, of_subgraph, work)]
+        before, after = above[index] & elsewhere, below[index] & elsewhere
+        key = (home[index], 0, 0) if home[index] in whole else (home[index], before, after)
+        block = groups.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
+        block.ops.append(index)
+        block.work += work[number]
+    parts = grouped((block.home, block) for block in groups.values())
+    return [b for blocks in parts.values() for b in _merge(graph, blocks, work)]
 
 
-def _merge(
-    graph: OpGraph, groups: dict[tuple[int, int], list[int]], work_of_op: dict[int, float]
-) -> list[list[int]]:
+def _merge(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> list[_OverlapGroup]:
     """Merge neighbouring blocks of one subgraph while a split between them does not pay.
 
     Two blocks are neighbours if one reads from the other, or if both read the same model input.
-    ``groups`` has the ops of each block by the ops of other devices that they wait for and by those
-    that wait for them: one bit for each placeable op.
     """
-    blocks = list(groups.values())
     if len(blocks) == 1:
         return blocks
-    before, after = ([key[side] for key in groups] for side in (0, 1))
-    work = [sum(work_of_op[index] for index in ops) for ops in blocks]
-    work_of_bits = np.array(list(work_of_op.values()))
-    block_of = {index: n for n, ops in enumerate(blocks) for index in ops}
+    blocks = list(blocks)
+    block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
     users: list[set[int]] = [set() for _ in blocks]
     readers: dict[int, list[int]] = {}
-    for n, ops in enumerate(blocks):
-        for index in ops:
+    for n, block in enumerate(blocks):
+        for index in block.ops:
             for producer, _ in graph.ops[index].inputs:
                 if graph.ops[producer].type == PARAMETER:
                     readers.setdefault(producer, []).append(n)
@@ -130,39 +142,28 @@ def _merge(
     pairs = {(a, b) for a, every in enumerate(users) for b in every}
     pairs.update(pair for every in readers.values() for pair in pairwise(every))
     into = list(range(len(blocks)))  # the block that each one was merged into
-
-    def loss(one: int, other: int) -> float:
-        """Return how much work could no longer run at the same time if two blocks were one.
-
-        The first block then waits for ops that only the second one needs, and ops that only the
-        first one feeds wait for the second. If neither reads from the other, this holds both ways.
-        """
-        losses = [0.0]
-        for a, b in ((one, other), (other, one)):
-            if a not in users[b]:
-                awaited = _sum(before[b] & ~before[a], work_of_bits)
-                fed = _sum(after[a] & ~after[b], work_of_bits)
-                losses += [min(awaited, work[a] + fed), min(fed, work[b] + awaited)]
-        return max(losses)
-
     while True:
         pairs = {(into[a], into[b]) for a, b in pairs if into[a] != into[b]}
         n_left = len(set(into))
-        for _, a, b in sorted((loss(a, b), a, b) for a, b in pairs):
+        for _, a, b in sorted((_loss(blocks, users, a, b, work), a, b) for a, b in pairs):
             a, b = into[a], into[b]
             # If a second way leads from one to the other, the block on that way would both read
             # from the merged block and feed it: a cycle.
             if (
                 a == b
-                or loss(a, b) >= WORK_OF_A_SUBGRAPH
+                or _loss(blocks, users, a, b, work) >= WORK_OF_A_SUBGRAPH
                 or _leads_around(users, a, b)
                 or _leads_around(users, b, a)
             ):
                 continue
-            blocks[a] = sorted(blocks[a] + blocks[b])
-            before[a] |= before[b]
-            after[a] |= after[b]
-            work[a] += work[b]
+            one, other = blocks[a], blocks[b]
+            blocks[a] = _OverlapGroup(
+                one.home,
+                sorted(one.ops + other.ops),
+                one.before | other.before,
+                one.after | other.after,
+                one.work + other.work,
+            )
             into = [a if n == b else n for n in into]
             users[a] |= users[b]
             users[b] = set()
@@ -173,6 +174,25 @@ def _merge(
             users[a].discard(a)
         if len(set(into)) == n_left:
             return [blocks[n] for n in sorted(set(into))]
+
+
+def _loss(
+    blocks: list[_OverlapGroup], users: list[set[int]], one: int, other: int, work: np.ndarray
+) -> float:
+    """Return how much work could no longer run at the same time if two blocks were one.
+
+    The first block then waits for ops that only the second one needs, and ops that only the
+    first one feeds wait for the second. If neither reads from the other, this holds both ways.
+    """
+    losses = [0.0]
+    for a, b in ((one, other), (other, one)):
+        if a in users[b]:
+            continue
+        first, second = blocks[a], blocks[b]
+        awaited = _sum(second.before & ~first.before, work)
+        fed = _sum(first.after & ~second.after, work)
+        losses += [min(awaited, first.work + fed), min(fed, second.work + awaited)]
+    return max(losses)
 
 
 def _sum(bits: int, work: np.ndarray) -> float:
