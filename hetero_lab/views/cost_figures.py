@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -313,29 +314,38 @@ _GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measure
 _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 
-def steps(difference: Difference) -> pd.DataFrame:
-    """Return the bars of the waterfall from before to after, then the whole difference.
+@dataclass(frozen=True)
+class WaterfallStep:
+    """A bar of the waterfall in µs: of a part, ``predicted`` or ``measured``, on a ``device``."""
 
-    The columns are ``kind`` (of a part, ``predicted`` or ``measured``), ``label``, ``device``,
-    ``start_us``, ``difference_us``, ``details`` and ``interval_us``.
-    """
-    rows: list[tuple[Any, ...]] = []
+    kind: str
+    label: str
+    device: str
+    start_us: float
+    difference_us: float
+    details: Sequence[str] = ()
+    interval_us: tuple[float, float] | None = None
+
+
+def steps(difference: Difference) -> list[WaterfallStep]:
+    """Return the waterfall from before to after, then the whole difference."""
+    result: list[WaterfallStep] = []
     at_us = 0.0
     if difference.predicted_ns is not None:
         groups: Any = difference.parts.groupby(["kind", "before", "after"])
-        for key, parts in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
-            us = round(float(parts["difference_us"].sum()), 3)
-            lines = [f"{part_name(p)}: {change(p.difference_us)}" for p in parts.itertuples()]
-            rows.append((key[0], _label(*key), key[2], at_us, us, _first(lines), ()))
+        for key, rows in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
+            us = round(float(rows["difference_us"].sum()), 3)
+            lines = [f"{part_name(p)}: {change(p.difference_us)}" for p in rows.itertuples()]
+            result.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, _first(lines)))
             at_us = round(at_us + us, 3)
-        rows.append(("predicted", "predicted difference", "", 0.0, at_us, (), ()))
+        result.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
     if (timed := difference.measurement) is not None:
-        interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else ()
+        interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
         us = timed.difference_us
-        rows.append(("measured", "measured difference", "", 0.0, us, (), interval))
-    return frame_of(
-        rows, ["kind", "label", "device", "start_us", "difference_us", "details", "interval_us"]
-    )
+        result.append(
+            WaterfallStep("measured", "measured difference", "", 0.0, us, interval_us=interval)
+        )
+    return result
 
 
 def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
@@ -360,16 +370,14 @@ def difference(difference: Difference) -> go.Figure:
     types = list(dict.fromkeys(op_type for op_type, _ in moved))
     devices = [*difference.before.affinity.devices, *difference.after.affinity.devices]
     styles = device_styles(devices, difference.emulated)
-    sizes = [len(bars)] if len(bars) else []
-    if moved or not sizes:
-        sizes.append(max(1, len(types)))
+    sizes = ([len(bars)] if bars else []) + ([max(1, len(types))] if moved or not bars else [])
     height = 160 + sum(90 + _ROW_PX * size for size in sizes)
     figure = make_subplots(
         rows=len(sizes), cols=1, row_heights=sizes, vertical_spacing=90 / (height - 160)
     )
-    if len(bars):
+    if bars:
         _draw_steps(figure, bars, styles)
-    if moved or not len(bars):
+    if moved or not bars:
         _draw_moved(figure, moved, types, styles, row=len(sizes))
     for style in styles.values():  # the legend: a device in each figure, whether it has a bar
         figure.add_bar(x=[None], y=[None], name=style.label, marker=style.bar())
@@ -389,22 +397,22 @@ def difference(difference: Difference) -> go.Figure:
     )
 
 
-def _draw_steps(figure: go.Figure, bars: pd.DataFrame, styles: dict[str, DeviceStyle]) -> None:
+def _draw_steps(
+    figure: go.Figure, bars: list[WaterfallStep], styles: dict[str, DeviceStyle]
+) -> None:
     where: Any = {"row": 1, "col": 1}
-    ends = [0.0]
-    step: Any
-    for step in bars.itertuples():
+    for place, step in enumerate(bars):
         style = styles.get(step.device)
         marker = style.bar(_OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
         error, text = {}, ""
-        if step.interval_us:
+        if step.interval_us is not None:
             low, high = step.interval_us
             error = error_bars([(step.difference_us, low, high)], color=TEXT, thickness=1.5)
             text = f" [{change(low)}, {change(high)}]"
         figure.add_bar(
             **where,
             orientation="h",
-            y=[step.Index],
+            y=[place],
             x=[step.difference_us],
             base=[step.start_us],
             marker=marker,
@@ -415,11 +423,13 @@ def _draw_steps(figure: go.Figure, bars: pd.DataFrame, styles: dict[str, DeviceS
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
             ],
         )
-        ends += [step.start_us, step.start_us + step.difference_us, *step.interval_us]
+    ends = [0.0]
+    for step in bars:
+        ends += [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
     low, high = min(ends), max(ends)
     room = 0.04 * (high - low) or 1.0
     # In a separate column, where no bar can be.
-    texts = [f"  {change(us)}" for us in bars["difference_us"]]
+    texts = [f"  {change(step.difference_us)}" for step in bars]
     places = {"x": [high + room] * len(bars), "y": list(range(len(bars)))}
     figure.add_scatter(**where, **places, **BESIDE, text=texts, showlegend=False)
     figure.update_xaxes(
@@ -430,7 +440,7 @@ def _draw_steps(figure: go.Figure, bars: pd.DataFrame, styles: dict[str, DeviceS
         zerolinecolor=LINE,
         range=[low - room, high + room],
     )
-    figure.update_yaxes(row_axis([plain(label, 60) for label in bars["label"]]), **where)
+    figure.update_yaxes(row_axis([plain(step.label, 60) for step in bars]), **where)
 
 
 def _draw_moved(
