@@ -15,7 +15,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 
 LEAVES, ENTERS = "leaves", "enters"
-Output: TypeAlias = tuple[str, int]  # the op that makes a tensor, and its port
 US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
 _OTHER_ROLE = 3.0  # as unlike as a tensor of e³, 20 times the size
 _NEAREST = 4  # examples behind a guess
@@ -232,13 +230,13 @@ def _lost_fusion(
         {key: max(0.0, float(np.median(us))) for key, us in table.items()}
         for table in (earlier, later)
     )
-    known: defaultdict[str, list[tuple[Output, float]]] = defaultdict(list)
+    examples: defaultdict[str, list[Example]] = defaultdict(list)
     for (_, second, device), us in after.items():
-        known[device].append(((second, 0), us))
+        examples[device].append(Example.of(graph, second, 0, us))
 
     def second_us(first: str, second: str, device: str, fusing: Sequence[str]) -> float:
         if (first, second, device) not in after and device in fusing:
-            return guess(graph, (second, 0), known[device])
+            return guess(Example.of(graph, second, 0), examples[device])
         return after.get((first, second, device), 0.0)
 
     return tuple(
@@ -267,15 +265,15 @@ def _reorders(
             if c.way == ENTERS or c.op not in keeps or c.op in has:
                 every[c.op, c.port, c.device, c.way].append(c.us)
     median_us = {key: float(np.median(us)) for key, us in every.items()}
-    known: defaultdict[tuple[str, str], list[tuple[Output, float]]] = defaultdict(list)
+    examples: defaultdict[tuple[str, str], list[Example]] = defaultdict(list)
     for (op, port, device, way), us in median_us.items():
-        known[device, way].append(((op, port), us))
+        examples[device, way].append(Example.of(graph, op, port, us))
 
     def cost(op: str, port: int, device: str, way: str) -> float:
-        like = known.get((device, way))
+        like = examples.get((device, way))
         if (op, port, device, way) in median_us or not like:
             return median_us.get((op, port, device, way), 0.0)
-        return guess(graph, (op, port), like)
+        return guess(Example.of(graph, op, port), like)
 
     terms = []
     for index in (*graph.placeable, *graph.parameters):
@@ -331,39 +329,43 @@ def _with_layout(
     return has
 
 
-def guess(graph: OpGraph, made: Output, known: Iterable[tuple[Output, float]]) -> float:
-    """Guess a time from the known ones of the outputs nearest in size, shape, and types of ops."""
-    roles, maker = graph.derived(_roles), graph.op(made[0])
-    tensor = maker.outputs[made[1]]
-    if not tensor.n_bytes:
-        return 0.0
-    near: list[tuple[float, int, float]] = []
-    for (op, port), us in known:
-        other = graph.op(op)
-        like = other.outputs[port]
-        if like.n_bytes:
-            size = abs(float(np.log(tensor.n_bytes / like.n_bytes)))
-            unlike = 2.0 * (tensor.shape != like.shape) + 1.0 * (maker.type != other.type)
-            role = _OTHER_ROLE * (roles[maker.index] != roles[other.index])
-            near.append((size + unlike + role, like.n_bytes, us))
-    if not near:
-        return US_PER_BYTE * tensor.n_bytes
-    distances, sizes, times_us = np.array(sorted(near)[:_NEAREST]).T
-    weights, scales = np.exp(-distances), np.minimum(tensor.n_bytes / sizes, _MOST_SCALED)
-    return float(weights @ (times_us * scales) / weights.sum())
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A tensor and a measured time of it.
 
-
-def _roles(graph: OpGraph) -> list[tuple[str | set[str], ...]]:
-    """Return the types of each op, of those before it and of those after it.
-
-    Blocks of a model repeat, and in each the same tensor is converted.
+    ``role`` are the types of the ops before its maker, of its maker and of its users. Blocks of a
+    model repeat, and in each the same tensor is converted.
     """
-    types = [op.type for op in graph]
-    return [
-        (
-            op.type,
-            {types[producer] for producer, _ in op.inputs} - {CONSTANT},
-            {types[use.index] for use in graph.consumers[op.index]},
-        )
-        for op in graph
-    ]
+
+    role: tuple[tuple[str, ...], ...]
+    shape: tuple[int, ...] | None
+    n_bytes: int
+    us: float = 0.0
+
+    @classmethod
+    def of(cls, graph: OpGraph, op: str, port: int, us: float = 0.0) -> Example:
+        maker = graph.op(op)
+        tensor = maker.outputs[port]
+        before = {graph.ops[i].type for i, _ in maker.inputs} - {CONSTANT}
+        after = {graph.ops[use.index].type for use in graph.consumers[maker.index]}
+        role = (tuple(sorted(before)), (maker.type,), tuple(sorted(after)))
+        return cls(role, tensor.shape, tensor.n_bytes or 0, us)
+
+
+def guess(target: Example, examples: Sequence[Example]) -> float:
+    """Guess a time from the examples nearest in size, shape, and types of ops."""
+    if not target.n_bytes:
+        return 0.0
+    near = sorted((_distance(target, e), e.n_bytes, e.us) for e in examples if e.n_bytes)
+    if not near:
+        return US_PER_BYTE * target.n_bytes
+    near = near[:_NEAREST]
+    weights = np.exp(-np.array([distance for distance, _, _ in near]))
+    times_us = [us * min(target.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
+    return float(weights @ np.array(times_us) / weights.sum())
+
+
+def _distance(a: Example, b: Example) -> float:
+    size = abs(float(np.log(a.n_bytes / b.n_bytes)))
+    other = 2.0 * (a.shape != b.shape) + 1.0 * (a.role[1] != b.role[1])
+    return size + other + _OTHER_ROLE * (a.role != b.role)

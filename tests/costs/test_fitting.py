@@ -19,6 +19,7 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion, Uni
 from hetero_lab.costs.counter_costs import (
     LEAVES,
     Conversion,
+    Example,
     ExecutedNode,
     Observation,
     guess,
@@ -367,22 +368,16 @@ def seen(device_of: dict[str, str], graph: OpGraph, *conversions: Conversion) ->
     return Observation("x", affinity, 100.0, tuple(nodes), conversions)
 
 
-def test_a_time_is_guessed_from_the_four_nearest_and_scaled_by_size():
-    maker = GraphMaker()
-    at = maker.add("Parameter")
-    for name, n_bytes in (("here", 400), ("near", 400), ("twice", 800), ("large", 40_000)):
-        for op_type, op in (("Relu", f"before {name}"), ("Add", name), ("Relu", f"after {name}")):
-            at = maker.add(op_type, [at], name=op, n_bytes=n_bytes, shape=IMAGE)
-    maker.add("MatMul", [at], name="far", n_bytes=800, shape=(1, 8))
-    maker.add("Add", [at], name="unsized", n_bytes=None)
-    graph = maker.graph()
-    near, far = (("near", 0), 2.0), (("far", 0), 1e6)
-    assert guess(graph, ("here", 0), [far, near, near, near, near]) == pytest.approx(2.0)
-    assert guess(graph, ("here", 0), [far, near, near, near]) > 3.0
-    assert guess(graph, ("twice", 0), [near]) == pytest.approx(4.0)
-    assert guess(graph, ("large", 0), [near]) == pytest.approx(8.0)  # four times at most
-    assert guess(graph, ("unsized", 0), [near]) == 0.0
-    assert guess(graph, ("here", 0), []) > 0.0
+def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
+    role = (("Relu",), ("Add",), ("Relu",))
+    here, near = Example(role, IMAGE, 400), Example(role, IMAGE, 400, 2.0)
+    far = Example((("Relu",), ("MatMul",), ("Relu",)), (1, 8), 800, 1e6)
+    assert guess(here, [far, near, near, near, near]) == pytest.approx(2.0)
+    assert guess(here, [far, near, near, near]) > 3.0
+    assert guess(Example(role, IMAGE, 800), [near]) == pytest.approx(4.0)
+    assert guess(Example(role, IMAGE, 40_000), [near]) == pytest.approx(8.0)  # four times at most
+    assert guess(Example(role, None, 0), [near]) == 0.0
+    assert guess(here, []) > 0.0
 
 
 def test_what_no_counter_shows_is_in_proportion_to_the_other_device():
