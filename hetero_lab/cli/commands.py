@@ -182,8 +182,11 @@ _ALL = (
         "investigate", "find what is wrong with a placement, and a small model that shows it",
         f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
         "quiet",
-        exit_code=lambda _, search: FAILED * (search.symptom != "ok"),
-        more="\nThe exit code is 1 if there is a symptom.",
+        exit_code=lambda _, search: (
+            FAILED if search.symptom != "ok" else NOT_KNOWN * (not search.complete)
+        ),
+        more="\nThe exit code is 1 if there is a symptom, 3 if it is undecided whether the "
+        "placement is slower than --baseline.",
     ),
     Command(
         "bisect", "find the release of OpenVINO that brought a symptom",

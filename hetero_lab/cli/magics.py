@@ -92,14 +92,11 @@ class HeteroMagics(Magics):
             return self._result(args, result)
 
     def _result(self, args: Namespace, result: Any) -> Any:
-        text = ""
-        if isinstance(result, hl.types.Plan):
-            text = "\n".join(texts.plan_lines(args, result))
         if args.variable:
             self._namespace[args.variable] = result
         if not args.quiet:
-            if text:
-                print(plain_text(text))
+            if isinstance(result, hl.types.Plan):
+                print(plain_text("\n".join(texts.plan_lines(args, result))))
             display(result)
         if getattr(result, "interrupted", False):
             raise KeyboardInterrupt("The measurement was interrupted; its result is kept.")

@@ -149,7 +149,7 @@ class PlacementCost:
     subgraphs: np.ndarray  # the number of compiled subgraphs on each device
     crossing: np.ndarray  # edges of the topology, one for each tensor and receiving subgraph
     crossing_ns: np.ndarray  # for each of them
-    received_ns: np.ndarray  # for each device, what enters it
+    received_ns: np.ndarray  # hand-overs to each device, with the conversions before they leave
     lost: np.ndarray  # numbers of the lost-fusion terms that are paid
     work_ns: np.ndarray  # for each subgraph
     busy_ns: np.ndarray  # for each device

@@ -326,7 +326,8 @@ def search_cause(
 
 def _verdict(search: CauseSearch, evidence: Evidence) -> str:
     if evidence.symptom is Symptom.OK:
-        return f"No symptom. {evidence.told}" if search.check.expected else evidence.told
+        is_sure = search.check.expected and search.is_complete
+        return f"No symptom. {evidence.told}" if is_sure else evidence.told
     title = evidence.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {evidence.told.rstrip('.')}."]
     if search.ops:

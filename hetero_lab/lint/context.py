@@ -122,7 +122,7 @@ class LintContext:
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """The subgraph of every node, in no order."""
+        """The number of the subgraph of each node; numbers are in no order."""
         if self.predictor is not None:
             return self.predictor.evaluation.ids
         number = {device: n for n, device in enumerate(self.device_names)}
@@ -130,8 +130,8 @@ class LintContext:
         return SubgraphCollector.of(self.graph).split(devices)[1]
 
     @cached_property
-    def size(self) -> tuple[int, int]:
-        """The numbers of subgraphs and of boundaries."""
+    def counts(self) -> tuple[int, int]:
+        """How many subgraphs and boundaries there are."""
         top = topology(self.graph)
         crossing = top.crossing(self.ids)
         return len(top.compiled(self.ids, crossing)), len(np.unique(top.tensor[crossing]))

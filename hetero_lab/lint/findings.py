@@ -81,7 +81,7 @@ def find_problems(
 
 
 def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
-    now = context.predictor
+    predicted = context.predictor
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
     result = Finding(draft.rule, draft.severity, names, draft.finding, "")
     good, untried = list[tuple[float, dict[str, str], LintContext | None]](), False
@@ -93,18 +93,18 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
                 good.append((0.0, remedy, None))
                 break
         elif draft.gone is None or draft.gone(trial.ids):
-            if now is not None and trial.predictor is not None:
-                saved = now.predicted_us - trial.predictor.predicted_us
+            if predicted is not None and trial.predictor is not None:
+                saved = predicted.predicted_us - trial.predictor.predicted_us
                 good.append((saved, remedy, trial))
-            elif draft.slack is None or sum(trial.size) <= sum(context.size) + draft.slack:
+            elif draft.slack is None or sum(trial.counts) <= sum(context.counts) + draft.slack:
                 good.append((0.0, remedy, trial))
                 break
     saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, context))
     if draft.must_save and saved <= 0.0:
         return None
-    if now is not None:
-        after = trial.predictor if trial else None
-        margin_us = now.margin_us(after) if after else 0.0
+    if predicted is not None:
+        other = trial.predictor if trial else None
+        margin_us = predicted.margin_us(other) if other else 0.0
         result = replace(result, cost_us=saved, margin_us=margin_us)
     if not remedy:
         meets = _meets_another(context, names)
@@ -135,14 +135,14 @@ def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[st
     return {"advice": why, "severity": draft.severity if keep else INFO}
 
 
-def _advice(remedy: Mapping[str, str], now: LintContext, after: LintContext | None) -> str:
+def _advice(remedy: Mapping[str, str], before: LintContext, after: LintContext | None) -> str:
     (device,) = set(remedy.values())
     changes = ", ".join(f"{shorten(name, 60)}: {device!r}" for name in remedy)
     move = f"Move {names_at_hand(remedy, 3)} to {device}"
     how = f"affinity.fix(ops={f'{{{changes}}}' if len(remedy) <= 3 else '…'})"
     if after is None:
         return f"{move}, {how}. The effect on the rest was not tried."
-    subgraphs, boundaries = (f"{n} → {m}" for n, m in zip(now.size, after.size, strict=True))
+    subgraphs, boundaries = (f"{n} → {m}" for n, m in zip(before.counts, after.counts, strict=True))
     return f"{move}, {how}: subgraphs {subgraphs}, boundaries {boundaries}."
 
 

@@ -35,11 +35,11 @@ _SHIFTS = frozenset(["Subtract", "Multiply"])
 
 
 def quantized_blocks(graph: OpGraph) -> dict[int, tuple[int, ...]]:
-    """Return the convolutions and matmuls that a device can run in int8, with what is above each.
+    """Return the convolutions and matmuls that a device can run in int8, with the ops above each.
 
-    These are the FakeQuantize ops that its inputs come from, or where the inputs are stored as int8
+    Those are the FakeQuantize ops that the inputs come from, or where the inputs are stored as int8
     the ops that dequantise them, and the ops on the way, in topological order. All must share a
-    subgraph with the op.
+    subgraph with the convolution or matmul.
     """
     blocks: dict[int, tuple[int, ...]] = {}
     for op in graph:

@@ -85,7 +85,7 @@ def squeeze(problem: Problem, start: PlacementCost) -> PlacementCost | None:
     groups += [list(link) for link in pairwise.links]
     devices = range(pairwise.n_devices)
     moves = [(g, d) for g in groups for d in devices if pairwise.allowed[g, d].all()]
-    best, over = start, excess(start)
+    best, choice, over = start, problem.choice(start), excess(start)
     since = 0  # moves tried since the last that helped
     for units, device in itertools.cycle(moves):
         if over == 0:
@@ -93,10 +93,10 @@ def squeeze(problem: Problem, start: PlacementCost) -> PlacementCost | None:
         since += 1
         if since > len(moves) or problem.is_late:
             return None
-        if (problem.choice(best)[units] != device).any():
+        if (choice[units] != device).any():
             moved = _after_moves(problem, best, [(units, device)])
             if excess(moved) < over:
-                best, over, since = moved, excess(moved), 0
+                best, choice, over, since = moved, problem.choice(moved), excess(moved), 0
     return best if over == 0 else None
 
 

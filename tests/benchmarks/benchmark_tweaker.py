@@ -120,8 +120,9 @@ def main() -> None:
     tweaker.affinity = hl.Affinity.on_one(graph, "CPU")
 
     def click(number: int) -> None:
-        click = {"do": "select", "places": [chosen.randrange(n)], "click": str(number)}
-        board._handle_custom_msg(click, [])
+        clicked = {"places": [chosen.randrange(n)], "click": str(number)}
+        board.clicked = clicked
+        board._handle_custom_msg({"do": "select", **clicked}, [])
 
     def click_and_move(number: int) -> None:
         name = chosen.choice(sorted(tweaker.state.able["ACC"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from openvino import opset13 as op
 from small_language_models import decoder
 
 import hetero_lab as hl
+from hetero_lab.cli.commands import COMMANDS
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.reproducer import Symptom, failure
@@ -73,6 +75,7 @@ def test_a_refusal_in_other_words_is_another_one():
 def test_a_right_placement_has_no_symptom(tmp_path):
     found = investigated(chain_case())
     assert (found.symptom, found.settings, found.ops) == ("ok", None, ())
+    assert COMMANDS["investigate"].exit_code(Namespace(), found) == 3
     assert found.verdict.startswith("No symptom.")
     assert found.reproducer is None
     with pytest.warns(UserWarning, match="Nothing is wrong"):
@@ -163,8 +166,10 @@ def test_a_latency_that_decides_nothing_is_not_called_fine(tmp_path, monkeypatch
     streams = hl.Placement(cpu, device_properties={"CPU": {"NUM_STREAMS": 1}})
     found = hl.investigate(model, streams, baseline="CPU", budget_s=30, progress=False)
     assert found.symptom == "ok"
-    assert "Whether it is slower is undecided" in found.verdict
+    assert COMMANDS["investigate"].exit_code(Namespace(), found) == 3
+    assert found.verdict.startswith("Whether it is slower is undecided: it takes ")
     assert not found.complete
+    assert any("measure_noise" in note for note in found.notes)
 
 
 # Settings.

@@ -369,6 +369,21 @@ def test_a_block_is_the_op_with_its_quantiser_and_what_is_between_if_weights_are
     assert cuts(maker.graph(), {"quantise"}) == []
 
 
+def test_without_its_quantiser_a_stored_int8_tensor_is_cut_off():
+    maker = GraphMaker()
+    here = maker.add("Tanh", [maker.add("Parameter", name="x")], name="first")
+    here = maker.add("FakeQuantize", [here], name="quantise")
+    here = maker.add("Convert", [here], name="store", element_type="i8")
+    here = maker.add("Convert", [here], name="restore")
+    here = maker.add("Multiply", [here, maker.add("Constant")], name="scale")
+    weights = maker.add("Convert", [maker.add("Constant", element_type="i8", n_bytes=25)])
+    maker.add("Convolution", [here, weights], name="conv")
+    graph = maker.graph()
+    (cut,) = cuts(graph, {"first", "quantise", "store"})
+    assert cut.ops == ("quantise", "store", "conv")
+    assert cuts(graph, {"first"}) == []
+
+
 @pytest.mark.parametrize(
     ("away", "remedies"),
     [

@@ -56,26 +56,22 @@ function microseconds(us) {
   return us >= 100 ? us.toFixed(0) : us >= 1 ? us.toPrecision(3) : us.toFixed(2);
 }
 
-// What both panes share: the selection, and what a click on an op does to it. A click is a message
-// as well as a change, which marimo follows: changes wait for each other while the kernel is slow,
-// messages keep their order with those of the buttons. Until the kernel has taken the last click,
-// what it says answers an earlier one.
+// What both panes share: the selection, and what a click on an op does to it. A click goes to the
+// kernel as a message, since changes of a trait wait for each other while the kernel is slow and
+// buttons would overtake them; and as a change, which marimo follows. Until the kernel has taken the
+// last click, what it says is an answer to an earlier one.
 function makeSelection(model) {
-  let clicked, places;
-  const selected = () => new Set(model.get("selected"));
+  const selected = () => {
+    const { click, places } = model.get("clicked");
+    return new Set(click && click !== model.get("taken") ? places : model.get("selected"));
+  };
   const put = (chosen, from) => {
-    clicked = `${Math.random()}`;
-    places = [...chosen].sort((a, b) => a - b);
+    const clicked = { click: `${Math.random()}`, places: [...chosen].sort((a, b) => a - b) };
     model._hlFrom = from;
-    model.set("selected", places);
+    model.set("clicked", clicked);
     model.save_changes();
-    model.send({ do: "select", places, click: clicked });
+    try { model.send({ do: "select", ...clicked }); } catch { /* no kernel: it is only shown */ }
   };
-  const follow = () => {
-    if (clicked && model.get("taken") !== clicked) model.set("selected", places);
-    else clicked = "";
-  };
-  model.on("change:selected change:taken", follow);
   return {
     selected,
     put,
@@ -89,7 +85,6 @@ function makeSelection(model) {
     area(ops, event, from) {
       put(event.shiftKey ? [...selected(), ...ops] : ops, from);
     },
-    stop: () => model.off("change:selected change:taken", follow),
   };
 }
 
@@ -626,9 +621,18 @@ export default {
     const selection = makeSelection(model);
     const graph = makeGraph(model, selection), table = makeTable(model, selection);
     const colour = () => { graph.colour(); table.colour(); };
-    const mark = () => { graph.mark(); table.mark(); model._hlFrom = ""; };
+    let marked;
+    const mark = () => {
+      const now = [...selection.selected()].join();
+      if (now === marked) return;  // the kernel has taken a click that is shown
+      marked = now;
+      graph.mark();
+      table.mark();
+      model._hlFrom = "";
+    };
+    const told = ["change:clicked", "change:selected", "change:taken"];
     model.on("change:placed", colour);
-    model.on("change:selected", mark);
+    for (const change of told) model.on(change, mark);
     const board = html("div", { class: "hl-board" }, graph.pane, table.pane);
     el.append(board);
     colour();
@@ -638,9 +642,8 @@ export default {
     const shown = setTimeout(() => { forget = keepKeys(model, board); });
     return () => {
       model.off("change:placed", colour);
-      model.off("change:selected", mark);
+      for (const change of told) model.off(change, mark);
       graph.stop();
-      selection.stop();
       clearTimeout(shown);
       forget();
     };

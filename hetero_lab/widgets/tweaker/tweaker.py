@@ -103,7 +103,6 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     def by_pattern(_value: object = None) -> None:
         tweaker.select(pattern=controls.pattern.value)
 
-    on_change(view.board, "selected", lambda places: _take(tweaker, view, places))
     on_change(controls.pattern, "value", by_pattern)
     on_click(controls.by_pattern, by_pattern)
     pick(controls.by_type, "", lambda op_type: tweaker.select(op_type=op_type))
@@ -144,27 +143,30 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         if do in actions:
             guarded(lambda: actions[do](index), ABOVE if do == "return" else PANEL)
 
-    def on_board(board: Any, message: Any, _buffers: Any) -> None:
-        actions = {
-            "undo": tweaker.undo,
-            "redo": tweaker.redo,
-            "select": lambda: _take(tweaker, view, message["places"]),
-        }
-        if message.get("do") in actions:
-            with board.hold_sync():  # the selection comes with the click that it answers
-                guarded(actions[message["do"]])
-                board.taken = message.get("click", "")
+    taken = set[str]()
 
+    def on_click_of_board(clicked: Mapping[str, Any]) -> None:
+        """Select what was clicked; a click comes twice, and the first time counts."""
+        number, names = clicked["click"], view.picture.names
+        if number in taken:
+            return
+        taken.add(number)
+        ops = [names[place] for place in clicked["places"] if 0 <= place < len(names)]
+        with view.lock, view.board.hold_sync():  # the selection comes with the click it follows
+            view.board.taken = number
+            guarded(lambda: tweaker.select(ops=ops))
+
+    def on_board(_board: Any, message: Any, _buffers: Any) -> None:
+        keys = {"undo": tweaker.undo, "redo": tweaker.redo}
+        if message.get("do") == "select":
+            on_click_of_board(message)
+        elif message.get("do") in keys:
+            guarded(keys[message["do"]])
+
+    view.board.observe(lambda change: on_click_of_board(change["new"]), "clicked")
     view.summary.on_msg(on_panel)
     view.panel.on_msg(on_panel)
     view.board.on_msg(on_board)
-
-
-def _take(tweaker: AffinityTweaker, view: TweakerView, places: Sequence[int]) -> None:
-    names = view.picture.names
-    selected = [names[place] for place in places if 0 <= place < len(names)]
-    if set(selected) != set(tweaker.selection):
-        tweaker.select(ops=selected)
 
 
 def _path(view: TweakerView) -> Path:

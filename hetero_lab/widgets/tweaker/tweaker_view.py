@@ -36,7 +36,8 @@ class Board(anywidget.AnyWidget):
     ``picture`` and ``palette`` are set once. ``placed`` has the numbers of the device and the
     subgraph of each node, and for some nodes the reason why their numbers are wrong or why they
     are not on the device of their choice. ``selected`` has places in the list of nodes. A
-    click sends ``{"do": "select", "places": …, "click": …}``; the last one taken is in ``taken``.
+    click is a message ``{"do": "select", "click": …, "places": …}`` and a change of ``clicked``;
+    ``taken`` is the last click that ``selected`` follows.
     """
 
     _esm = _HERE / "board.js"
@@ -45,6 +46,7 @@ class Board(anywidget.AnyWidget):
     palette = traitlets.List().tag(sync=True)
     placed = traitlets.Dict().tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    clicked = traitlets.Dict().tag(sync=True)
     taken = traitlets.Unicode().tag(sync=True)
 
 

@@ -68,11 +68,30 @@ def test_it_opens_with_the_automatic_placement(tweaker, model):
     assert looks == [("ACC", "ACC (emulated on CPU)"), ("CPU", "CPU")]
 
 
+def click(board, number, *places):
+    """Click as the browser does: a message and a change, which may come later than others."""
+    clicked = {"click": number, "places": list(places)}
+    board._handle_custom_msg({"do": "select", **clicked}, [])
+    return lambda: setattr(board, "clicked", clicked)
+
+
+def test_a_click_comes_as_a_message_and_as_a_change_and_counts_once(tweaker):
+    board, conv, relu = tweaker.view.board, "stem/conv", "stem/relu"
+    change = click(board, "first", place(tweaker, conv))
+    tweaker.selection = [relu]  # or a button: both are later than the click
+    change()
+    assert tweaker.selection == (relu,)
+    board.clicked = {"click": "second", "places": [place(tweaker, conv)]}  # a host without messages
+    assert tweaker.selection == (conv,)
+    assert board.taken == "second"
+    click(board, "third")
+    assert tweaker.selection == ()
+
+
 def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
     board, controls = tweaker.view.board, tweaker.view.controls
     name = "mixed1/branch1x1/conv"
-    chosen = {"do": "select", "places": [place(tweaker, name), -1, 10**9], "click": "first"}
-    board._handle_custom_msg(chosen, [])
+    click(board, "first", place(tweaker, name), -1, 10**9)
     assert (board.selected, board.taken) == ([place(tweaker, name)], "first")
     assert tweaker.selection == (name,)
     assert not controls.devices["CPU"].disabled

@@ -534,6 +534,36 @@ def test_wrong_ops_are_marked_until_they_are_torn_apart(lab, browser):
         assert not notebook.page.locator(".hl-key.hl-wrong").is_visible()
 
 
+def test_two_views_of_a_board_follow_each_other_with_and_without_a_kernel(lab, browser):
+    cells = (
+        "import time\nimport hetero_lab as hl\nfrom IPython.display import display\n"
+        "tweaker = hl.AffinityTweaker(hl.load('digits_inception'), ['CPU'])\n"
+        "board = tweaker.board\nboard.observe(lambda _: time.sleep(0.5), 'selected')\n"
+        "display(board, board)"
+    )
+    with ran(browser, lab, [cells], size=(1500, 1600)) as notebook:
+        tweaker = Tweaker(notebook)
+        views = [notebook.page.locator(".hl-board").nth(n) for n in (0, 1)]
+
+        def click(view, name):
+            views[view].locator(f"tbody tr:has(td[title='{name}'])").click()
+
+        def selected():
+            marked = "tbody tr[aria-selected='true'] td:first-child"
+            return [view.locator(marked).all_inner_texts() for view in views]
+
+        for view, name in ((0, "stem/conv"), (1, "stem/relu"), (0, "stem/bias")):
+            click(view, name)
+        tweaker.until(tweaker.python_selection, lambda names: names == {"stem/bias"})
+        tweaker.until(selected, lambda names: names == [["stem/bias"]] * 2)
+        end = "window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+        notebook.page.evaluate(end)
+        click(1, "stem/conv")
+        click(0, "stem/relu")
+        tweaker.until(selected, lambda names: names == [["stem/relu"]] * 2)
+        assert notebook.errors == []
+
+
 def test_names_with_markup_are_text(lab, browser):
     tests = str(Path(__file__).parents[2])
     cells = (
