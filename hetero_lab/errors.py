@@ -138,8 +138,10 @@ def last_line(error: BaseException) -> str:
     """Return the last line of an error of the runtime, the cause, below its trace; no full stop.
 
     Below a cause that begins with its name, the GPU plugin writes details: a layout, the op's type.
+    Below a value that it refuses, it describes the property.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Property description: ")]
     cause = lines[-1] if lines else type(error).__name__
     for line in reversed(lines):
         if line.startswith(("Exception from ", "Check '")):

@@ -47,3 +47,9 @@ def test_the_last_line_of_the_runtime_has_no_full_stop(text):
 def test_details_below_the_cause_are_not_taken_for_it():
     text = f"{FAILED}{TRACE}[GPU] No layout for shuffle \n{{\n\tformat=bfzyx;\n}}, 0\n\n"
     assert last_line(RuntimeError(text)) == "[GPU] No layout for shuffle"
+
+
+def test_the_description_of_a_property_is_not_the_cause():
+    text = "Exception from plugin_config.cpp:90:\nInvalid value: 2 for property: NUM_STREAMS\n"
+    described = f"{text}Property description: Number of streams\n\n\n"
+    assert last_line(RuntimeError(described)) == "Invalid value: 2 for property: NUM_STREAMS"

@@ -27,6 +27,7 @@ from hetero_lab.errors import last_line, shorten, warn
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 
 DEVICES = "hetero_lab.devices"  # the group of entry points
+STREAMS = "NUM_STREAMS"
 PLUGIN_OF = {
     "CPU": "openvino_intel_cpu_plugin",
     "GPU": "openvino_intel_gpu_plugin",
@@ -173,11 +174,27 @@ def storable(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _storable(value) for key, value in properties.items()}
 
 
+def properties_of_devices(
+    device_properties: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Return the properties of each device as text that it accepts, where they are not numbers.
+
+    The GPU plugin takes a number of streams as text only.
+    """
+    as_text = {device: storable(values) for device, values in device_properties.items()}
+    for device, values in as_text.items():
+        if device.startswith("GPU") and STREAMS in values:
+            values[STREAMS] = str(values[STREAMS])
+    return as_text
+
+
 def _storable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return storable(cast("Mapping[str, Any]", value))
     if isinstance(value, ov.Type):
         return value.get_type_name()
+    if isinstance(value, ov.properties.streams.Num):
+        return value.to_integer()
     if isinstance(value, ov.properties.log.Level):
         return {"NO": "LOG_NONE", "ERR": "LOG_ERROR"}.get(value.name, f"LOG_{value.name}")
     return value if isinstance(value, bool | int | float | str) else getattr(value, "name", value)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_lab.devices.core import BoundModel, bind, storable
+from hetero_lab.devices.core import BoundModel, bind, properties_of_devices
 from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio, total_bytes
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
@@ -190,7 +190,7 @@ def distribution(
             f"by {RATIO}, which only GPUs have. hetero_lab.fit_blocks(model, devices, limits) "
             "divides it between any devices."
         )
-    by_device = {d: storable(values) for d, values in (device_properties or {}).items()}
+    by_device = properties_of_devices(device_properties or {})
     quotas, affinity = _quotas(bound, devices, totals if policy else {}, by_device, bool(elsewhere))
     # Only ratios make true what would be with another memory.
     of_hetero = {PRIORITIES: ",".join(devices)}

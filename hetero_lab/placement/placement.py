@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
-from hetero_lab.devices.core import BoundModel, bind, emulated_devices, storable
+from hetero_lab.devices.core import BoundModel, bind, emulated_devices, properties_of_devices
 from hetero_lab.devices.devices import (
     RATIO,
     VirtualDevice,
@@ -78,7 +78,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         # As text, so that properties can be stored and sent to a worker.
-        as_text = {device: storable(values) for device, values in self.device_properties.items()}
+        as_text = properties_of_devices(self.device_properties)
         object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
@@ -411,7 +411,7 @@ def by_ratios(
     """Return the placement that HETERO makes by itself, given ratios."""
     properties = merged_properties(
         {device: {"EXCLUSIVE_ASYNC_REQUESTS": False} for device in devices},
-        {device: storable(values) for device, values in (device_properties or {}).items()},
+        properties_of_devices(device_properties or {}),
         {device: {RATIO: round(ratio, 6)} for device, ratio in ratios.items()},
         {"HETERO": {PRIORITIES: ",".join(devices)}},
     )

@@ -211,3 +211,14 @@ def test_a_cpu_without_bf16():
     assert found["default"] == "f32"
     assert "INFERENCE_NUM_THREADS" in found["by"]
     assert "CPU does not compute in bf16" in found["refusal"]
+
+
+@pytest.mark.parametrize(
+    "streams", [2, "2", ov.properties.streams.Num(2)], ids=lambda n: type(n).__name__
+)
+def test_the_gpu_plugin_is_given_a_number_of_streams_as_text(streams):
+    affinity = hl.Affinity.uniform(chain("Relu"), "CPU")
+    asked = {device: {"NUM_STREAMS": streams} for device in ("CPU", "GPU", "GPU.1")}
+    given = hl.Placement(affinity, "two", asked).device_properties
+    assert given["GPU"] == given["GPU.1"] == {"NUM_STREAMS": "2"}
+    assert given["CPU"] == {"NUM_STREAMS": "2" if streams == "2" else 2}

@@ -111,6 +111,12 @@ def test_device_properties_reach_the_gpu(model):
     assert "float16" in str(hint["INFERENCE_PRECISION_HINT"])
 
 
+def test_a_number_of_streams_reaches_the_gpu(model):
+    affinity = hl.Affinity.uniform(model, "GPU")
+    placement = hl.Placement(affinity, "two", {"GPU": {"NUM_STREAMS": 2}}, direct=True)
+    assert hl.compile(model, placement).compiled_model.get_property("NUM_STREAMS") == 2
+
+
 def test_three_devices_at_once(model):
     hl.emulate("ACC")
     ops = hl.Affinity.uniform(model, "GPU").ops
