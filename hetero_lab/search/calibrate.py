@@ -27,7 +27,7 @@ from hetero_lab.costs.design import (
     split_into_units,
 )
 from hetero_lab.costs.fitting import adjust, first_tokens, fit, with_prefill
-from hetero_lab.devices.core import bases_of, bind, shared_core
+from hetero_lab.devices.core import bases_of, bind, properties_of_devices, shared_core
 from hetero_lab.devices.devices import has_own_memory
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import (
@@ -217,7 +217,7 @@ def check_device_properties(
                 f"device_properties= names {device}, which is not one of {', '.join(names)}."
             )
         check_properties(device, properties, core=core)
-    return {device: dict(properties) for device, properties in device_properties.items()}
+    return properties_of_devices(device_properties)
 
 
 def _parts(affinities: Mapping[str, Affinity], n: int) -> list[dict[str, Affinity]]:
