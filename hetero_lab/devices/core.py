@@ -27,7 +27,6 @@ from hetero_lab.errors import last_line, shorten, warn
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 
 DEVICES = "hetero_lab.devices"  # the group of entry points
-STREAMS = "NUM_STREAMS"
 PLUGIN_OF = {
     "CPU": "openvino_intel_cpu_plugin",
     "GPU": "openvino_intel_gpu_plugin",
@@ -177,14 +176,15 @@ def storable(properties: Mapping[str, Any]) -> dict[str, Any]:
 def properties_of_devices(
     device_properties: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device as text that it accepts, where they are not numbers.
+    """Return the properties of each device as it accepts them: see :func:`storable`.
 
     The GPU plugin takes a number of streams as text only.
     """
     as_text = {device: storable(values) for device, values in device_properties.items()}
     for device, values in as_text.items():
-        if device.startswith("GPU") and STREAMS in values:
-            values[STREAMS] = str(values[STREAMS])
+        streams = values.get("NUM_STREAMS")
+        if device.startswith("GPU") and type(streams) is int:
+            values["NUM_STREAMS"] = str(streams)
     return as_text
 
 

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.devices.core import STREAMS, emulated_devices, scratch_core, storable
+from hetero_lab.devices.core import (
+    emulated_devices,
+    properties_of_devices,
+    scratch_core,
+    storable,
+)
 from hetero_lab.devices.devices import FLOATS, RATIO, precisions, property_of, takes_ratio
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
@@ -55,7 +60,7 @@ def check_properties(
                 f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), names)} "
                 f"Properties that can be set: {names_at_hand(names, most=40)}."
             )
-    for key, value in properties.items():
+    for key, value in properties_of_devices({device: properties})[device].items():
         if key == RATIO:
             _check_ratio(device, real, value)
             continue
@@ -108,7 +113,7 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
     # since an error would keep the Core alive: see hetero_lab.devices.core.keep.
     trial = ov.Core()
     try:
-        trial.set_property(real, {key: str(value) if key == STREAMS else value})
+        trial.set_property(real, {key: value})
         if readable:
             trial.get_property(real, key)  # some wrong values fail only here
     except Exception as error:

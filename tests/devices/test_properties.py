@@ -222,3 +222,10 @@ def test_the_gpu_plugin_is_given_a_number_of_streams_as_text(streams):
     given = hl.Placement(affinity, "two", asked).device_properties
     assert given["GPU"] == given["GPU.1"] == {"NUM_STREAMS": "2"}
     assert given["CPU"] == {"NUM_STREAMS": "2" if streams == "2" else 2}
+
+
+@pytest.mark.parametrize("value", [2.5, True])
+def test_what_is_no_number_of_streams_is_no_text_for_the_gpu_plugin(value):
+    affinity = hl.Affinity.uniform(chain("Relu"), "CPU")
+    given = hl.Placement(affinity, "odd", {"GPU": {"NUM_STREAMS": value}}).device_properties
+    assert given == {"GPU": {"NUM_STREAMS": value}}  # and is refused where a GPU is

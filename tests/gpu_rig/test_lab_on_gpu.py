@@ -21,7 +21,7 @@ from raw_openvino import (
 )
 
 import hetero_lab as hl
-from hetero_lab.errors import CompileError
+from hetero_lab.errors import CompileError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
@@ -115,6 +115,10 @@ def test_a_number_of_streams_reaches_the_gpu(model):
     affinity = hl.Affinity.uniform(model, "GPU")
     placement = hl.Placement(affinity, "two", {"GPU": {"NUM_STREAMS": 2}}, direct=True)
     assert hl.compile(model, placement).compiled_model.get_property("NUM_STREAMS") == 2
+    for wrong in (2.5, True, "many"):
+        asked = hl.Placement(affinity, "wrong", {"GPU": {"NUM_STREAMS": wrong}}, direct=True)
+        with pytest.raises(PropertyError, match="is not a value for NUM_STREAMS of GPU"):
+            hl.compile(model, asked)
 
 
 def test_three_devices_at_once(model):

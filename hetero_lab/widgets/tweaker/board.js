@@ -82,8 +82,8 @@ function makeSelection(model) {
       now.has(place) ? now.delete(place) : now.add(place);
       put(now, from);
     },
-    area(ops, event, from) {
-      put(event.shiftKey ? [...selected(), ...ops] : ops, from);
+    area(places, event, from) {
+      put(event.shiftKey ? [...selected(), ...places] : places, from);
     },
   };
 }
